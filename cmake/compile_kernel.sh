@@ -8,8 +8,8 @@
 #   OUTPUT.sm_XX.cubin    of that very PTX, for each of CUBIN_ARCHS ("sm_80 sm_90")
 #   OUTPUT.sm_XX.log      `sha256 HEX-OF-THE-CUBIN`, then what `ptxas -v` said of it
 #   OUTPUT.d              the files of the tree that it read, for make and ninja
-# ATTN_KERNEL_CACHE, if set, is a folder that keeps these by sources, flags and compilers: several
-# build folders then compile a kernel once.
+# ATTN_KERNEL_CACHE, if set, is a folder that keeps these for all build folders: a kernel is compiled
+# again only if its flags, the compilers or a file that it reads have changed.
 # HABITS are words: `lines` keeps line tables in the cubins, which then hold the PTX's text too;
 # `lenient` lets warnings pass; `release` is neither.
 #
@@ -40,6 +40,8 @@ work=$(mktemp -d "$output.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' HUP INT TERM
 
+# NAME-HASH/: the kernel NAME with these flags and compilers. In it is one folder for each state of
+# its sources, which `checksums` lists.
 cached=
 case ${ATTN_KERNEL_CACHE:+$source} in
 src/kernels/*)
@@ -47,7 +49,8 @@ src/kernels/*)
         echo "$source" "$ptx_arch" "$cubin_archs" "$habits" "$@"
         "$nvcc" --version
         "$ptxas" --version
-        find src/kernels -type f | LC_ALL=C sort | xargs sha256sum
+        env | grep -E '^(NVCC_(PRE|AP)PEND_FLAGS|CPATH|CPLUS_INCLUDE_PATH)=' || true
+        sha256sum cmake/compile_kernel.sh
     } | sha256sum | cut -c 1-32)
     ;;
 esac
@@ -98,14 +101,26 @@ compile() {
     tr -s ' \\' '\n\n' <"$work/all.d" | grep -E '^(src|tests)/' | LC_ALL=C sort -u >"$work/sources"
 }
 
-if [ -n "$cached" ] && [ -d "$cached" ]; then
-    cp "$cached"/* "$work/"
+found=
+for state in ${cached:+"$cached"/*/}; do
+    if sha256sum --check --status "$state/checksums" 2>/dev/null; then
+        found=$state
+        break
+    fi
+done
+if [ -n "$found" ]; then
+    cp "$found"/* "$work/"
 else
+    : >"$work/begin"
     compile "$@"
-    if [ -n "$cached" ]; then
-        mkdir -p "$cached.$$"
-        cp "$work/$name".* "$work/sources" "$cached.$$/"
-        mv -T "$cached.$$" "$cached" 2>/dev/null || rm -rf "$cached.$$"
+    # What was edited meanwhile may have been read before.
+    if [ -n "$cached" ] && [ -z "$(xargs -I '{}' find '{}' -newer "$work/begin" <"$work/sources")" ]; then
+        mkdir -p "$cached"
+        new=$(mktemp -d "$ATTN_KERNEL_CACHE/new.XXXXXX")
+        cp "$work/$name".* "$work/sources" "$new/"
+        xargs sha256sum <"$work/sources" >"$new/checksums"
+        state=$(sha256sum <"$new/checksums" | cut -c 1-16)
+        mv -T "$new" "$cached/$state" 2>/dev/null || rm -rf "$new"
     fi
 fi
 

@@ -15,12 +15,13 @@ SCRIPT = """\
 _attest() {
     local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} verb=${COMP_WORDS[1]}
     local choices=
-    if [ "$COMP_CWORD" -eq 1 ]; then
-        COMPREPLY=($(compgen -W "@VERBS@ --help --version" -- "$word"))
+    if [ "$COMP_CWORD" -eq 1 ] || [ "$verb" = help ]; then
+        COMPREPLY=($(compgen -W "@VERBS@ help version --help --version" -- "$word"))
         return
     fi
     case $verb$before in
 @VALUES@
+    *--device) choices="cpu cuda vgpu" ;;
     esac
     if [ -z "$choices" ] && [ "${word#-}" != "$word" ]; then
         case $verb in

@@ -158,9 +158,12 @@ int main(void) {
     }
 
     double worst = 0.0;
+    bool agree = true; /* no NaN agrees */
     forward(&plain, &t, &table[0][0], used, whole, NULL);
     for (int i = 0; i < SEQUENCES * HEADS * DIM; i++) {
-        worst = fmax(worst, fabs((double)(&o[0][0][0][0])[i] - (double)(&whole[0][0][0])[i]));
+        const double apart = fabs((double)(&o[0][0][0][0])[i] - (double)(&whole[0][0][0])[i]);
+        agree = agree && apart < 1e-6;
+        worst = apart > worst ? apart : worst;
     }
     printf("%d sequences after a prefix of %d keys: merged and whole differ by %.1e\n", SEQUENCES,
            PREFIX, worst);
@@ -169,5 +172,5 @@ int main(void) {
         destroy(all[i]);
     }
     attn_close(context);
-    return worst < 1e-6 ? 0 : 1;
+    return agree ? 0 : 1;
 }

@@ -272,6 +272,11 @@ typedef struct attn_problem {
      * keys that no query sees are not used. */
     attn_strides k_scale, v_scale; /* [0] */
 
+    /* attn_append into an fp8 cache: new rows are rotated and rounded to dtype. Then x / scale is
+     * stored as by attn_from_float: to nearest even, saturated. Scales per tensor and per KV head
+     * are read. Scales per token (row not 0; no two may share an address) are computed and written:
+     * the largest |x| of the row / 448 (ATTN_E5M2: / 57344), or 1 if this is below 2^-126. */
+
     /* attn_append; other calls ignore these. */
     attn_strides k_new, v_new; /* of the new rows: (batch, heads_kv, seq_q), packed (heads_kv,
                                   total_q). All three strides zero: contiguous in `layout` [0] */
@@ -286,11 +291,17 @@ typedef struct attn_problem {
     /* A chunk of a longer sequence, for context parallelism: causal masks, windows and ALiBi count
      * from its place. With ATTN_CAUSAL_TOP_LEFT or seq_q = seq_kv, these are the positions of the
      * first query and of the first key. Only their difference matters. ATTN_BACKWARD takes O and
-     * LSE of the whole sequence and gives the chunk's part of each gradient. GPUs: |q_offset -
-     * kv_offset| + seq_q + seq_kv below 2^31. */
+     * LSE of the whole sequence and gives the chunk's part of each gradient (d_sink: the part of
+     * the rows that see a key of the chunk). If no query sees a key, attn_problem_flops is 0 and
+     * the call can be omitted. GPUs: |q_offset - kv_offset| + seq_q + seq_kv below 2^31. */
     int64_t q_offset, kv_offset; /* -2^40 to 2^40 [0] */
     bool offsets;                /* tensors.offsets[b] is added to off of sequence b [false] */
-    bool reserved_offsets[7];    /* [false] */
+
+    /* MLA: V is the first head_dim_v columns of K, head_dim_v <= head_dim. Strides v are not used,
+     * and tensors.v must be tensors.k. attn_append writes K only. With the same kernel, a V that is
+     * stored apart gives the same bits. fp8: v_scale applies to V, k_scale to K. No gradients. */
+    bool v_in_k;              /* [false] */
+    bool reserved_offsets[6]; /* [false] */
 } attn_problem;
 
 /* ATTN_OK, or ATTN_INVALID and the first thing that is wrong with it. ATTN_UNSUPPORTED so far: Q, K
@@ -383,7 +394,7 @@ typedef struct attn_tensors {
     const uint64_t *draft_mask; /* a word for each query row: (batch, seq_q), packed (total_q);
                                    words of a sequence of more than 64 queries are not used */
 
-    /* fp8 KV cache; NULL: every scale is 1. */
+    /* fp8 KV cache; NULL: every scale is 1. attn_append writes scales per token. */
     const float *k_scale, *v_scale;
 
     /* attn_append only. */

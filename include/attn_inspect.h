@@ -97,13 +97,15 @@ typedef struct attn_variant {
     const char *device;   /* "cpu" or "cuda" */
     const char *family;   /* the algorithm: "cpu_tile", "cpu_row", "cpu_backward", "fwd_scalar",
                              "fwd_wmma", "fwd_mma", "fwd_mma_full", "fwd_mma_decode",
-                             "fwd_mma_fp8", "fwd_mma_decode_fp8", "fwd_tf32",
+                             "fwd_mma_wide", "fwd_mma_fp8", "fwd_mma_decode_fp8", "fwd_tf32",
                              "fwd_tf32_decode", "fwd_mma_invariant", "fwd_tf32_invariant",
                              "fwd_hopper", "fwd_hopper_causal",
                              "fwd_hopper_full", "fwd_hopper_mask", "fwd_hopper_bias",
                              "fwd_hopper_chunk", "fwd_hopper_mixed", "fwd_hopper_split",
-                             "fwd_hopper_decode", "fwd_hopper_decode_fp8", "bwd_mma", "bwd_tf32",
-                             "bwd_hopper", "bwd_hopper_wide", "append_kv", "merge_lse",
+                             "fwd_hopper_decode", "fwd_hopper_decode_fp8",
+                             "fwd_hopper_mla", "bwd_mma", "bwd_tf32",
+                             "bwd_hopper", "bwd_hopper_wide", "append_kv",
+                             "append_kv_fp8", "merge_lse",
                              "cpu_append", "cpu_merge" */
     const char *arch;     /* cpu: the instruction set ("c", "neon"); cuda: the oldest it runs on */
     uint32_t dtypes;      /* bit (1 << attn_dtype) for each dtype it takes; if the bits of fp8 are
@@ -121,7 +123,7 @@ typedef struct attn_variant {
     int32_t shared_bytes;      /* dynamic shared memory of one CTA; 0 on CPUs */
     const char *entry;         /* the kernel's name in its image; NULL on CPUs */
     attn_direction direction;
-    int32_t reserved;
+    int32_t v_in_k; /* not 0: it takes only problems with v_in_k, and head_dim_v up to this */
 } attn_variant;
 
 /* The index-th forward variant of the context, best first unless tuned.def knows better for a

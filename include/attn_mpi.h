@@ -67,13 +67,13 @@ static inline void attn_mpi_options_init(attn_mpi_options *options) {
 
 typedef struct attn_mpi_plan attn_mpi_plan;
 
-/* Makes a plan. Collective over `comm`, an intracommunicator; MPI_Init was called. problem: of this
- * rank's chunk: seq_q and seq_kv are its rows and keys, equal on all ranks. A causal mask is that
- * of the whole sequence, and needs seq_q = seq_kv; zigzag needs an even number of both. Taken:
- * fp32, fp16 and bf16, GQA, scale, softcap, both layouts; tensors are contiguous (ATTN_AUTO
- * strides). Refused, as ATTN_UNSUPPORTED: windows, ALiBi, bias, masks, sinks, packed, paged, fp8,
- * used lengths, offsets. options may be NULL. On failure *plan is NULL. The plan must not outlive
- * its context, and is destroyed before MPI_Finalize. */
+/* Makes a plan. Collective over `comm`, an intracommunicator; MPI_Init was called. problem: this
+ * rank's chunk: seq_q and seq_kv are its rows and keys, equal on all ranks. Causal mask, window and
+ * ALiBi are those of the whole sequence. A causal mask needs seq_q = seq_kv; zigzag needs an even
+ * number of both. Supported: fp32, fp16 and bf16, GQA, scale, softcap, windows, ALiBi, sinks, both
+ * layouts; tensors are contiguous (ATTN_AUTO strides). Refused, as ATTN_UNSUPPORTED: bias, masks,
+ * packed, paged, fp8, used lengths, offsets. options may be NULL. On failure *plan is NULL. The
+ * plan must not outlive its context, and is destroyed before MPI_Finalize. */
 ATTN_API attn_status attn_mpi_plan_create(attn_context *context, MPI_Comm comm,
                                           const attn_problem *problem,
                                           const attn_mpi_options *options, attn_mpi_plan **plan,
@@ -83,8 +83,8 @@ ATTN_API attn_status attn_mpi_plan_create(attn_context *context, MPI_Comm comm,
 ATTN_API void attn_mpi_plan_destroy(attn_mpi_plan *plan);
 
 /* Bytes that a call needs in the device's memory, and their alignment. They may hold anything.
- * Forward: two chunks of K and V, O twice (one in fp32); backward: two chunks of K and V, and each
- * gradient as it is, and in fp32, of dK and dV twice. */
+ * Forward: two chunks of K and V, O twice (once in fp32). Backward: two chunks of K and V, each
+ * gradient in its dtype, and in fp32 dQ once and dK and dV twice. */
 ATTN_API size_t attn_mpi_workspace_size(const attn_mpi_plan *plan);
 ATTN_API size_t attn_mpi_workspace_alignment(const attn_mpi_plan *plan);
 
@@ -96,7 +96,9 @@ ATTN_API attn_status attn_mpi_forward(const attn_mpi_plan *plan, const attn_tens
                                       attn_error *error);
 
 /* Computes this rank's chunk of dQ, dK and dV from q, k, v, d_o, and o and lse as attn_mpi_forward
- * left them, with a plan of direction = ATTN_BACKWARD. */
+ * left them, with a plan of direction = ATTN_BACKWARD. d_sink and d_alibi_slopes, if given, get
+ * this rank's share; the gradient is the sum over ranks, as for every shared parameter. d_sink is
+ * refused with a window and seq_q != seq_kv. */
 ATTN_API attn_status attn_mpi_backward(const attn_mpi_plan *plan, const attn_tensors *tensors,
                                        void *workspace, size_t workspace_size, void *stream,
                                        attn_error *error);

@@ -38,6 +38,11 @@ python=$(sh "$root/python/environment.sh" "$root/build/python-venv")
 "$python" -m attn.peers --show ../peers.json --picture ../peers.svg >/dev/null
 "$python" -m pytest -q -p no:cacheprovider -rs --doctest-modules --pyargs attn \
     "$root/python/tests" --expect-skips "$skips"
+package=$("$python" -c 'import attn; print(attn.__path__[0])')
+cc -O2 -shared -fPIC -fvisibility=hidden "$root"/examples/onnxruntime/*.c -o ../libattn_ort.so \
+    -I"$package/include" -L"$package/lib" -lattn -Wl,-rpath,"$package/lib"
+"$python" "$root/examples/onnxruntime/run.py" ../libattn_ort.so --quick
 "$python" -m torch.distributed.run --nproc-per-node 2 "$root/examples/long_context.py" 512 3
+"$python" -m torch.distributed.run --nproc-per-node 4 "$root/examples/fsdp.py" 128 2
 version=$("$python" -c 'import torch; print(torch.__version__)')
 echo "python/ci.sh: passed, torch $version, $(uname -m)"

@@ -3,7 +3,7 @@
 #
 # environment.sh FOLDER
 #
-# Makes a virtual environment in FOLDER with requirements.txt, unless one with these is there already,
+# Makes a virtual environment in FOLDER (or $ATTN_VENV, if set) with requirements.txt, unless one with these is there already,
 # and prints the path of its Python. PyTorch of python3 itself is used where it has one, and not
 # downloaded: PyPI's wheels have 100 MB on aarch64, but 900 MB on x86_64, with 3 GB of CUDA which they
 # need to be loaded (to avoid that, name an index with CPU wheels in PIP_EXTRA_INDEX_URL).
@@ -11,7 +11,7 @@
 # Invariant: prints a Python that imports torch and pytest, or fails; never half an environment.
 set -eu
 
-folder=$1
+folder=${ATTN_VENV:-$1}
 here=$(cd "$(dirname "$0")" && pwd)
 python=$folder/bin/python
 

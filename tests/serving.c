@@ -4,6 +4,7 @@
  */
 #include "serving.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -145,7 +146,7 @@ struct append {
     attn_problem p; /* resolved */
     struct memory m;
     struct block *q, *q_out, *k_new, *v_new, *k, *v, *cos, *sin, *cu_q, *cu_kv, *used, *used_q,
-        *table;
+        *table, *k_scale, *v_scale;
 };
 
 static int32_t *ints(const struct block *block) {
@@ -217,10 +218,13 @@ static void draw_table(struct append *a) {
     }
 }
 
-/* What is rotated: numbers; the rest stays random bits. */
+static bool is_fp8(const attn_problem *p) {
+    return p->dtype_kv > (int32_t)ATTN_BF16;
+}
+
+/* What is rotated or quantised: numbers; the rest stays random bits. */
 static void draw_numbers(struct append *a, const struct block *block, const attn_strides *s,
-                         int64_t entries, int64_t heads, int64_t rows) {
-    const int64_t columns = a->p.rope != ATTN_ROPE_NONE ? a->p.rope_dim : 0;
+                         int64_t entries, int64_t heads, int64_t rows, int64_t columns) {
     for (int64_t n = 0; n < entries * heads * rows; n++) {
         const int64_t at =
             n / rows / heads * s->batch + n / rows % heads * s->head + n % rows * s->row;
@@ -243,22 +247,42 @@ static void draw_tables(struct append *a) {
     }
 }
 
+static struct block *draw_scales(struct append *a, const char *name, int64_t count) {
+    struct block *scales = block_add(&a->m, name, count, sizeof(float));
+    for (int64_t i = 0; i < count; i++) { /* some saturate */
+        put(ATTN_FP32, host_of(scales), i, ldexpf(1.0F, (int)draw(&a->m, 12) - 10));
+    }
+    return scales;
+}
+
 static void draw_tensors(struct append *a) {
     const attn_problem *p = &a->p;
     const size_t size = attn_dtype_size(p->dtype);
     const int64_t entries = p->packed ? 1 : p->batch, rows = p->packed ? p->total_q : p->seq_q;
     const int64_t places = p->page_size > 0 ? p->num_pages : entries;
     const int64_t keys = p->page_size > 0 ? p->page_size : p->packed ? p->total_kv : p->seq_kv;
-    a->k = block_add(&a->m, "k_cache", span(&p->k, places, p->heads_kv, keys, p->head_dim), size);
-    a->v = block_add(&a->m, "v_cache", span(&p->v, places, p->heads_kv, keys, p->head_dim_v), size);
+    const int64_t rotated = p->rope != ATTN_ROPE_NONE ? p->rope_dim : 0;
+    const size_t size_kv = attn_dtype_size((attn_dtype)p->dtype_kv);
+    a->k =
+        block_add(&a->m, "k_cache", span(&p->k, places, p->heads_kv, keys, p->head_dim), size_kv);
+    a->v =
+        block_add(&a->m, "v_cache", span(&p->v, places, p->heads_kv, keys, p->head_dim_v), size_kv);
+    if (is_fp8(p) && a->c->scales) {
+        a->k_scale = draw_scales(a, "k_scale", span(&p->k_scale, places, p->heads_kv, keys, 1));
+        a->v_scale = draw_scales(a, "v_scale", span(&p->v_scale, places, p->heads_kv, keys, 1));
+    }
     a->k_new =
         block_add(&a->m, "k_new", span(&p->k_new, entries, p->heads_kv, rows, p->head_dim), size);
     a->v_new =
         block_add(&a->m, "v_new", span(&p->v_new, entries, p->heads_kv, rows, p->head_dim_v), size);
-    draw_numbers(a, a->k_new, &p->k_new, entries, p->heads_kv, rows);
+    draw_numbers(a, a->k_new, &p->k_new, entries, p->heads_kv, rows,
+                 is_fp8(p) ? p->head_dim : rotated);
+    if (is_fp8(p)) {
+        draw_numbers(a, a->v_new, &p->v_new, entries, p->heads_kv, rows, p->head_dim_v);
+    }
     if (a->c->q) {
         a->q = block_add(&a->m, "q", span(&p->q, entries, p->heads_q, rows, p->head_dim), size);
-        draw_numbers(a, a->q, &p->q, entries, p->heads_q, rows);
+        draw_numbers(a, a->q, &p->q, entries, p->heads_q, rows, rotated);
         a->q_out = a->c->in_place
                        ? a->q
                        : block_add(&a->m, "q_out",
@@ -270,12 +294,11 @@ static void draw_tensors(struct append *a) {
 }
 
 /* One row: copied, then its pairs one by one. */
-static void expect_row(const struct append *a, const struct block *to, int64_t to_at,
-                       const struct block *from, int64_t from_at, int64_t columns, bool rope,
-                       int64_t position) {
+static void expect_numbers(const struct append *a, char *to, const struct block *from,
+                           int64_t from_at, int64_t columns, bool rope, int64_t position) {
     const attn_problem *p = &a->p;
     const int64_t size = (int64_t)attn_dtype_size(p->dtype), half = p->rope_dim / 2;
-    memcpy(after_of(to) + to_at * size, host_of(from) + from_at * size, (size_t)(columns * size));
+    memcpy(to, host_of(from) + from_at * size, (size_t)(columns * size));
     for (int64_t c = 0; rope && p->rope != ATTN_ROPE_NONE && c < half; c++) {
         const bool apart = p->rope == ATTN_ROPE_HALVES;
         const int64_t one = apart ? c : 2 * c, two = apart ? c + half : 2 * c + 1;
@@ -284,8 +307,43 @@ static void expect_row(const struct append *a, const struct block *to, int64_t t
         const float cosine = get(p->rope_dtype, host_of(a->cos), position * p->rope_stride + c);
         const float sine = get(p->rope_dtype, host_of(a->sin), position * p->rope_stride + c);
         const float xc = x * cosine, yc = y * cosine;
-        put(p->dtype, after_of(to), to_at + one, (float)((double)xc - (double)y * (double)sine));
-        put(p->dtype, after_of(to), to_at + two, (float)((double)yc + (double)x * (double)sine));
+        put(p->dtype, to, one, (float)((double)xc - (double)y * (double)sine));
+        put(p->dtype, to, two, (float)((double)yc + (double)x * (double)sine));
+    }
+}
+
+static void expect_row(const struct append *a, const struct block *to, int64_t to_at,
+                       const struct block *from, int64_t from_at, int64_t columns, bool rope,
+                       int64_t position) {
+    const int64_t size = (int64_t)attn_dtype_size(a->p.dtype);
+    expect_numbers(a, after_of(to) + to_at * size, from, from_at, columns, rope, position);
+}
+
+/* A row of K or V, in fp8 quantised: `scale` is its place among the scales. */
+static void expect_cached(const struct append *a, const struct block *to, int64_t to_at,
+                          const struct block *from, int64_t from_at, int64_t columns, bool rope,
+                          int64_t position, const struct block *scales, int64_t scale_at,
+                          bool computed) {
+    const attn_problem *p = &a->p;
+    const attn_dtype dtype = (attn_dtype)p->dtype_kv;
+    char row[160 * sizeof(float)];
+    if (!is_fp8(p)) {
+        expect_row(a, to, to_at, from, from_at, columns, rope, position);
+        return;
+    }
+    expect_numbers(a, row, from, from_at, columns, rope, position);
+    float most = 0.0F, scale = scales != NULL ? get(ATTN_FP32, host_of(scales), scale_at) : 1.0F;
+    for (int64_t c = 0; c < columns; c++) {
+        const float x = fabsf(get(p->dtype, row, c));
+        most = x > most ? x : most; /* NaN is no number */
+    }
+    if (computed) {
+        scale = (float)((double)most / (dtype == ATTN_E4M3 ? 448.0 : 57344.0));
+        scale = scale < FLT_MIN ? 1.0F : scale;
+        put(ATTN_FP32, after_of(scales), scale_at, scale);
+    }
+    for (int64_t c = 0; c < columns; c++) {
+        put(dtype, after_of(to), to_at + c, (float)((double)get(p->dtype, row, c) / (double)scale));
     }
 }
 
@@ -309,10 +367,14 @@ static void expect(const struct append *a) {
                 key = position % p->page_size;
             }
             for (int64_t h = 0; h < p->heads_kv; h++) {
-                expect_row(a, a->k, at(&p->k, place, h, key), a->k_new, at(&p->k_new, e, h, row),
-                           p->head_dim, true, position);
-                expect_row(a, a->v, at(&p->v, place, h, key), a->v_new, at(&p->v_new, e, h, row),
-                           p->head_dim_v, false, position);
+                expect_cached(a, a->k, at(&p->k, place, h, key), a->k_new, at(&p->k_new, e, h, row),
+                              p->head_dim, true, position, a->k_scale,
+                              at(&p->k_scale, place, h, key), p->k_scale.row != 0);
+                if (!p->v_in_k) {
+                    expect_cached(a, a->v, at(&p->v, place, h, key), a->v_new,
+                                  at(&p->v_new, e, h, row), p->head_dim_v, false, position,
+                                  a->v_scale, at(&p->v_scale, place, h, key), p->v_scale.row != 0);
+                }
             }
             for (int64_t h = 0; a->c->q && h < p->heads_q; h++) {
                 expect_row(a, a->q_out, at(&p->q_out, e, h, row), a->q, at(&p->q, e, h, row),
@@ -344,6 +406,8 @@ static const char *run_append(struct append *a, attn_context *context, const cha
     t.used_kv = device_of(a->used);
     t.used_q = device_of(a->used_q);
     t.block_table = device_of(a->table);
+    t.k_scale = device_of(a->k_scale);
+    t.v_scale = device_of(a->v_scale);
     if (attn_plan_create(context, &a->c->p, &options, &plan, &why) != ATTN_OK) {
         return say("%s", why.text);
     }
@@ -381,6 +445,14 @@ static int64_t pick(uint64_t *state, int64_t below) {
 /* Rows of 160 elements, wider than any head. */
 static attn_strides with_gaps(int64_t heads, int64_t rows) {
     return (attn_strides){heads * rows * 160, rows * 160, 160};
+}
+
+/* One per tensor, per head, per token and head. */
+static attn_strides scale_strides(const attn_problem *p, int64_t kind) {
+    const int64_t rows = p->page_size > 0 ? p->page_size : p->packed ? p->total_kv : p->seq_kv;
+    return kind == 0   ? (attn_strides){0, 0, 0}
+           : kind == 1 ? (attn_strides){0, 1, 0}
+                       : (attn_strides){p->heads_kv * rows, rows, 1};
 }
 
 struct append_case append_case_of(int index) {
@@ -424,6 +496,14 @@ struct append_case append_case_of(int index) {
                                                        : p->seq_kv);
         p->q_out = with_gaps(p->heads_q, p->packed ? p->total_q : p->seq_q);
         c.in_place = false;
+    }
+    p->v_in_k = index % 8 == 5 || index % 16 == 7;
+    p->head_dim_v = p->v_in_k ? p->head_dim : p->head_dim_v;
+    if (index % 4 == 3) {
+        p->dtype_kv = (int32_t)(pick(&s, 2) > 0 ? ATTN_E4M3 : ATTN_E5M2);
+        c.scales = pick(&s, 4) > 0;
+        p->k_scale = scale_strides(p, c.scales ? pick(&s, 3) : 0);
+        p->v_scale = scale_strides(p, c.scales ? pick(&s, 3) : 0);
     }
     return c;
 }

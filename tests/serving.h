@@ -18,6 +18,7 @@ struct append_case {
     attn_problem p;
     bool q;        /* Q is rotated, too */
     bool in_place; /* ... where it is */
+    bool scales;   /* of an fp8 cache; else they are NULL */
     uint64_t seed;
 };
 

@@ -171,3 +171,23 @@ void sample_must_pass(const struct sample *s, const char *variant, void *user) {
                   text);
     }
 }
+
+void problem_refused(const attn_problem *p, attn_status status, const char *text) {
+    attn_error why;
+    CHECK_STATUS(attn_problem_check(p, &why), status, &why);
+    CHECK_CONTAINS(why.text, text);
+}
+
+void has_no_gradients(attn_context *context, const attn_problem *p, const char *text) {
+    attn_plan_options options;
+    attn_plan *plan = NULL;
+    attn_error why;
+    attn_row rows;
+    int64_t cols;
+    attn_plan_options_init(&options);
+    options.direction = ATTN_BACKWARD;
+    CHECK_STATUS(attn_plan_create(context, p, &options, &plan, &why), ATTN_UNSUPPORTED, &why);
+    CHECK_CONTAINS(why.text, text);
+    CHECK_STATUS(attn_gradient_shape(p, ATTN_GRADIENT_K, &rows, &cols, &why), ATTN_UNSUPPORTED,
+                 &why);
+}

@@ -32,4 +32,8 @@ void sample_each_variant(attn_context *context, struct sample *sample, sample_lo
 /* A sample_look that CHECKs every row by attn_verify; user is the context. */
 void sample_must_pass(const struct sample *sample, const char *variant, void *user);
 
+/* CHECK that the problem is refused so, in a sentence with that text; that it has no gradients. */
+void problem_refused(const attn_problem *problem, attn_status status, const char *text);
+void has_no_gradients(attn_context *context, const attn_problem *problem, const char *text);
+
 #endif /* VERIFY_H */

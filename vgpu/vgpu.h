@@ -12,8 +12,9 @@
  *
  * The library also exports cuGetProcAddress_v2, which returns the CUDA driver's functions over a
  * process-wide virtual GPU, so that a program that opens its driver by path runs on it unchanged.
- * $VGPU_ASYNC, $VGPU_SEED, $VGPU_THREADS, $VGPU_SM, $VGPU_CHECKS, $VGPU_LAUNCH, $VGPU_EXIT_CODE and
- * $VGPU_REPORT (a file for the findings; "-" is stderr) configure that one: driver/config.c.
+ * $VGPU_ASYNC, $VGPU_SEED, $VGPU_THREADS, $VGPU_SM, $VGPU_CHECKS, $VGPU_LAUNCH, $VGPU_CTAS,
+ * $VGPU_MEMORY, $VGPU_PROGRESS, $VGPU_EXIT_CODE and $VGPU_REPORT (a file for the findings; "-" is
+ * stderr) configure that one: driver/config.c.
  *
  * Invariant: results and findings do not depend on the number of threads, except through the
  * order of global atomics; the same seed gives the same run.
@@ -89,6 +90,14 @@ VGPU_API void vgpu_set_async(vgpu *gpu, vgpu_async async, uint64_t seed);
  * such an instruction fails, with its line; such a declaration is left out. [false] */
 VGPU_API void vgpu_set_late_errors(vgpu *gpu, bool late);
 
+/* Between launches: races and costs are checked in about so many CTAs of each launch, spread over
+ * the grid, and memory accesses in all. [0: in all] */
+VGPU_API void vgpu_set_sample(vgpu *gpu, uint32_t ctas);
+/* Whether launches of more than some seconds show their progress on stderr. [false] */
+VGPU_API void vgpu_set_progress(vgpu *gpu, bool shown);
+/* Between launches: bytes that the mallocs of kernels can have at once. [8 MiB] */
+VGPU_API void vgpu_set_heap(vgpu *gpu, size_t bytes);
+
 /* ---- memory: addresses are those that kernels see ------------------------------------------- */
 
 typedef uint64_t vgpu_pointer;
@@ -111,6 +120,30 @@ VGPU_API vgpu_status vgpu_tensor_map(vgpu *gpu, void *map, int type, uint32_t ra
                                      const uint32_t *element_strides, int interleave, int swizzle,
                                      int l2_promotion, int fill, vgpu_error *error);
 
+/* ---- images: the memory of texture and surface objects --------------------------------------- */
+
+enum { VGPU_SIGNED = 0, VGPU_UNSIGNED = 1, VGPU_FLOAT = 2 }; /* as cudaChannelFormatKind */
+
+typedef struct vgpu_image {
+    vgpu_pointer address;
+    size_t row_bytes, slice_bytes; /* from one row, and one slice or layer, to the next */
+    uint32_t extent[3];            /* in elements; 0: it has fewer dimensions */
+    uint32_t layers;               /* 0: not layered; the faces of cubes: 6 each */
+    uint8_t channels, bits, kind;  /* of an element: 1, 2 or 4 of so many bits each */
+    bool cube;
+    /* how a texture is read: as in cudaTextureDesc */
+    uint8_t modes[3]; /* wrap, clamp, mirror, border */
+    bool linear, normalized_coordinates;
+    bool normalized_values; /* integers become 0 to 1, or -1 to 1 */
+    uint8_t reserved[2];
+    float border[4];
+} vgpu_image;
+
+/* The handle is what tex, tld4, suld and sust take. */
+VGPU_API vgpu_status vgpu_image_make(vgpu *gpu, const vgpu_image *image, uint64_t *handle,
+                                     vgpu_error *error);
+VGPU_API vgpu_status vgpu_image_free(vgpu *gpu, uint64_t handle, vgpu_error *error);
+
 /* ---- kernels -------------------------------------------------------------------------------- */
 
 VGPU_API vgpu_status vgpu_load(vgpu *gpu, const char *ptx, size_t size, vgpu_module **module,
@@ -132,6 +165,15 @@ VGPU_API bool vgpu_kernel_get(const vgpu_module *module, size_t index, vgpu_kern
 /* Offset and bytes of a parameter of that entry. */
 VGPU_API bool vgpu_param_get(const vgpu_module *module, size_t index, uint32_t param,
                              uint32_t *offset, uint32_t *bytes);
+
+/* Its type: "u64", "f32", of a struct "b8[24]". size is 1 or more. Returns the buffer. */
+VGPU_API const char *vgpu_param_type(const vgpu_module *module, size_t index, uint32_t param,
+                                     char *text, size_t size);
+
+/* A variable of the module in global or constant memory, by its PTX or C++ name. type: "f32", of
+ * its elements; "b8" where the PTX has bytes. */
+VGPU_API vgpu_status vgpu_symbol(const vgpu_module *module, const char *name, vgpu_pointer *pointer,
+                                 size_t *bytes, const char **type, vgpu_error *error);
 
 typedef struct vgpu_dims {
     uint32_t grid[3], block[3], cluster[3]; /* cluster 0,0,0: the kernel's own, else 1,1,1 */
@@ -164,19 +206,24 @@ typedef struct vgpu_place {
     const char *function; /* where it was inlined from, or NULL */
 } vgpu_place;
 
+enum { VGPU_FRAMES = 16 }; /* of a chain of inlined calls on each side; further ones are omitted */
+
 typedef struct vgpu_finding {
     const char *kind; /* "out-of-bounds", "race", ...: docs/vgpu.md lists them */
     vgpu_severity severity;
     const char *kernel;
     uint32_t ptx_line;
-    vgpu_place place;             /* the innermost source line */
-    vgpu_place callers[4];        /* where that was inlined, inside out; file NULL ends it */
+    /* The innermost source line outside of the toolkit's and the system's headers; without one, the
+     * innermost. inner: lines of headers that were inlined there, inside out; callers: where it was
+     * inlined itself, inside out. file NULL ends both. */
+    vgpu_place place, inner[VGPU_FRAMES], callers[VGPU_FRAMES];
     uint32_t cta[3], warp, lanes; /* of the first occurrence: lowest CTA, then time */
     const char *space;            /* "global", "shared", ... or "" */
     uint64_t address;
     uint32_t bytes;
-    uint32_t other_ptx_line; /* the other access of a race; 0: none */
-    vgpu_place other, other_callers[4];
+    /* The other access of a race; the read that an uninitialised value comes from. Line 0: none. */
+    uint32_t other_ptx_line;
+    vgpu_place other, other_inner[VGPU_FRAMES], other_callers[VGPU_FRAMES];
     uint32_t other_warp;
     uint64_t count;   /* occurrences of the same kind at the same lines */
     uint64_t seed;    /* to replay it */
@@ -201,10 +248,11 @@ VGPU_API vgpu *vgpu_driver_gpu(void);
 
 VGPU_API const char *vgpu_version(void);
 
-/* A name of C++ as its author wrote it: "ns::kernel" of "_ZN2ns6kernelEPf", "kernel<...>" of a
- * template's, "part" of "_ZZ3sumPKfPfE4part"; any other name as it is. size is 1 or more. Returns
- * the buffer. */
+/* A C++ name as in the source: "ns::kernel<128, float>"; of a variable of a function its own name.
+ * Any other name is unchanged. size is 1 or more. Returns the buffer. */
 VGPU_API const char *vgpu_readable_name(const char *name, char *text, size_t size);
+/* With the types of its parameters where they are known: "sum(float const*, int)". */
+VGPU_API const char *vgpu_readable_signature(const char *name, char *text, size_t size);
 
 #ifdef __cplusplus
 }

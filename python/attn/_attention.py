@@ -362,7 +362,8 @@ def _general(q: Any, k: Any, v: Any, causal: Any, scale: Any, window: Any, softc
         alignment=alignment_of(*(x.address for x in (vq, vk, vv, vo) if x.size())),
         pages=pages and (pages.size, pages.count, pages.stride), used_q=used_rows is not None,
         draft=drafts is not None, dtype_kv=dtype_kv, scales=scale_strides, offset=offset,
-        offsets=shifts is not None)
+        offsets=shifts is not None,
+        v_in_k=vv.address == vk.address and vv.strides == vk.strides and dim_v <= dim)
 
     def at(array: Optional[View]) -> int:
         return 0 if array is None else array.address
@@ -477,6 +478,8 @@ def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
     draft_mask: a tree of drafts; int64 or uint64 (batch, seq_q), packed (total_q). Of a batch entry
         with n <= 64 queries, query i sees key seq_kv - n + t, 0 <= t < n, only if bit t of its word
         is set. There are no gradients.
+    v may be a view of k, such as k[..., :512] (MLA): memory and strides tell, and kernels then read
+        k once.
     k_scale, v_scale: of an fp8 KV cache, where k and v are float8_e4m3fn or float8_e5m2 and q is
         not: key j is round(k[j] * k_scale), in the dtype of q. float32: one number, (heads,), or
         what broadcasts to the shape of k without its last dimension. None: 1. kv_dtype: "e4m3" or

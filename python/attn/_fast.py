@@ -342,6 +342,8 @@ def forward(q: Any, k: Any, v: Any, causal: Optional[str], scale: Any, bias: Any
                     and (q.requires_grad or k.requires_grad or v.requires_grad)):
             return None
         at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
+        if at_k == at_v and form == ATTENTION and (k.shape != v.shape or k.shape[-1] > 256):
+            return None  # MLA: v_in_k
         low, rare, at_others = (at_q | at_k | at_v) & 15, None, NO_OTHERS
         if not (bias is mask is alibi is sink is used_kv is cu_q is cu_kv is out is block_table is
                 used_q is draft_mask is offsets is None and window == NO_WINDOW and softcap == 0.0

@@ -63,7 +63,7 @@ class Problem(Structure):
         ("v_scale", Strides), ("k_new", Strides), ("v_new", Strides), ("q_out", Strides),
         ("rope", c_int), ("rope_dtype", c_int), ("rope_dim", c_int64), ("rope_rows", c_int64),
         ("rope_stride", c_int64), ("q_offset", c_int64), ("kv_offset", c_int64),
-        ("offsets", c_bool), ("reserved_offsets", c_bool * 7),
+        ("offsets", c_bool), ("v_in_k", c_bool), ("reserved_offsets", c_bool * 6),
     ]
 
 
@@ -92,7 +92,7 @@ class Variant(Structure):
         ("arch", c_char_p), ("dtypes", c_uint32), ("options", c_uint32), ("tensor_cores", c_bool),
         ("head_dim_max", c_int32), ("head_dim_multiple", c_int32), ("block_q", c_int32),
         ("block_kv", c_int32), ("stages", c_int32), ("warps", c_int32), ("shared_bytes", c_int32),
-        ("entry", c_char_p), ("direction", c_int), ("reserved", c_int32),
+        ("entry", c_char_p), ("direction", c_int), ("v_in_k", c_int32),
     ]
 
 
@@ -130,7 +130,7 @@ _gradients = struct.Struct("12q")
 _serving = struct.Struct("3q2?6x6q")
 _problem = struct.Struct(
     f"{_head.size}s19q24sfi{_options.size}si{_gradients.size}x{_serving.size}x")
-_offsets = struct.Struct(f"{Problem.q_offset.offset - _problem.size}x2q?7x")
+_offsets = struct.Struct(f"{Problem.q_offset.offset - _problem.size}x2q??6x")
 _size = struct.Struct("N")
 pack_options, pack_problem = _options.pack, _problem.pack
 AUTO_LSE = struct.pack("3q", AUTO, AUTO, AUTO)
@@ -163,10 +163,10 @@ def _longer(fields: bytes, more: bytes) -> bytes:
     return _size.pack(len(fields) + len(more)) + fields[_size.size:] + more
 
 
-def with_offsets(problem: bytes, offset: int, offsets: bool) -> bytes:
+def with_offsets(problem: bytes, offset: int, offsets: bool, v_in_k: bool = False) -> bytes:
     """The last of all. offset: q_offset - kv_offset."""
     kv_offset = -(offset // 2)  # each of the two is at most 2^40
-    return _longer(problem, _offsets.pack(offset + kv_offset, kv_offset, offsets))
+    return _longer(problem, _offsets.pack(offset + kv_offset, kv_offset, offsets, v_in_k))
 
 
 # attn_tensors as bytes: made in a fifth of the time of the struct, and never shared by threads. The

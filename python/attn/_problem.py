@@ -24,7 +24,7 @@ def problem(*, dtype: int, sizes: Strides, q: Strides, k: Strides, v: Strides, o
             tensor_cores: int = 0, alignment: int = 16,
             pages: Optional[Tuple[int, int, int]] = None, used_q: bool = False,
             draft: bool = False, dtype_kv: int = -1, scales: Strides = (), offset: int = 0,
-            offsets: bool = False) -> bytes:
+            offsets: bool = False, v_in_k: bool = False) -> bytes:
     """sizes: batch, heads_q, heads_kv, seq_q, seq_kv, head_dim, head_dim_v. bias: dtype and
     strides. alibi: the batch stride of the slopes. packed: total_q and total_kv. pages: page_size,
     num_pages and the stride of the block table. scales: strides of k_scale, then of v_scale.
@@ -39,7 +39,9 @@ def problem(*, dtype: int, sizes: Strides, q: Strides, k: Strides, v: Strides, o
     if pages or used_q or draft or any(scales):
         packed_problem = with_serving(packed_problem, *(pages or (0, 0, 0)), used_q, draft,
                                       *scales)
-    return with_offsets(packed_problem, offset, offsets) if offset or offsets else packed_problem
+    if offset or offsets or v_in_k:
+        packed_problem = with_offsets(packed_problem, offset, offsets, v_in_k)
+    return packed_problem
 
 
 def alignment_of(*addresses: int) -> int:

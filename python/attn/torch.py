@@ -3,7 +3,8 @@
 
 sdpa() has the signature and the meaning of torch.nn.functional.scaled_dot_product_attention, on
 CPUs and NVIDIA GPUs; replace_sdpa() puts it in that function's place. An eager call goes straight
-to the library; torch.compile and torch.export see the operator torch.ops.attn.sdpa.
+to the library; torch.compile and torch.export see the operator torch.ops.attn.sdpa. Importing this
+also adds "attn" to PyTorch's registry of flash attention (_registry.py).
 
 Invariant: what is not supported raises attn.Unsupported with the reason. Nothing falls back unless
 replace_sdpa(fallback=True) is in use, which records the reasons.
@@ -18,6 +19,7 @@ from typing import Callable, Dict, Iterator, NamedTuple, Optional, Tuple
 import torch
 import torch.nn.functional
 
+from . import _registry
 from ._autograd import NO_GRADIENT, attention_lse, functorch_is_active, needs_gradient, train
 from ._fast import DTYPES, PLAIN, SDPA, forward
 from ._library import InvalidArgument, Unsupported
@@ -329,15 +331,17 @@ def _autocast(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
 
 class Replacement:
     """What replace_sdpa() saw. Calls inside a compiled graph are not counted, nor their reasons
-    kept: torch.compile asks once, when it traces."""
+    kept: torch.compile asks once, when it traces. `compiled` says that there were some."""
 
     def __init__(self) -> None:
         self.calls = 0
+        self.compiled = False
         self.by_pytorch = 0                # of these, the calls that went to PyTorch's function
         self.reasons: Dict[str, int] = {}  # and why: how many for each of the first MOST_REASONS
 
     def __repr__(self) -> str:
-        return f"<{self.calls} calls, {self.by_pytorch} of them by PyTorch>"
+        more = "; those of compiled graphs are not counted" if self.compiled else ""
+        return f"<{self.calls} calls, {self.by_pytorch} of them by PyTorch{more}>"
 
     def _note(self, reason: str) -> None:
         self.by_pytorch += 1
@@ -383,7 +387,9 @@ def replaced(function: Callable[..., torch.Tensor],
             is_causal: bool = False, scale: Optional[float] = None,
             enable_gqa: bool = False) -> torch.Tensor:
         compiling = _is_compiling()
-        if not compiling:
+        if compiling:
+            seen.compiled = True  # not read: a graph is compiled again when what it reads changes
+        else:
             seen.calls += 1
         if not fallback:
             return function(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
@@ -400,3 +406,6 @@ def replaced(function: Callable[..., torch.Tensor],
         yield seen
     finally:
         torch.nn.functional.scaled_dot_product_attention = original
+
+
+_registry.register()

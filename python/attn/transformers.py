@@ -22,6 +22,7 @@ import torch
 import torch.nn.functional
 from torch.utils.weak import WeakIdKeyDictionary
 
+from ._arguments import NO_WINDOW
 from ._attention import attention
 from ._autograd import NO_GRADIENT, attention_lse, needs_gradient, train
 from ._fast import DTYPES, MODEL, PLAIN, forward, key_rows
@@ -224,16 +225,23 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
                       **others: Any) -> Tuple[Tensor, None]:
     """As sdpa_attention_forward of transformers. Without a mask is_causal (or the module's) holds;
     a mask says everything, as it does for eager attention."""
-    rows, structure, bias = query.shape[2], None, position_bias
+    rows, structure, bias, softcap = query.shape[2], None, position_bias, softcap or 0.0
     causal, left, right, mask, used_kv, padding = None, -1, -1, None, None, None
     plain = not (_is_compiling() or _is_tracing()) and type(query) in PLAIN
-    training = needs_gradient(query, key, value, position_bias, attention_mask, s_aux)
     if attention_mask is None:
         if rows > 1 and (getattr(module, "is_causal", True) if is_causal is None else is_causal):
             causal = "top-left"
             if key.shape[2] > rows:  # a cache with room for more
                 key, value = key[:, :, :rows], value[:, :, :rows]
-    elif type(attention_mask) is Structure or hasattr(attention_mask, "structure"):
+        if plain and bias is s_aux is None and not (dropout or _any_autocast()):
+            # Nearly every step of generate(). What it leaves is looked at below.
+            out = forward(query, key, value, causal, scaling, None, None, MODEL, True, None, None,
+                          "bhsd", NO_WINDOW, softcap)
+            if out is not None:
+                _seen.calls += 1
+                return out, None
+    training = needs_gradient(query, key, value, position_bias, attention_mask, s_aux)
+    if type(attention_mask) is Structure or hasattr(attention_mask, "structure"):
         structure = getattr(attention_mask, "structure", attention_mask)
         (_, _, expected, most), end, length = structure.shape, structure.end, key.shape[2]
         if rows != expected or not end <= length <= most:
@@ -247,7 +255,7 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
             causal, padding = structure.causal, structure
         else:  # a bias counts keys from the first one on, so that none may be left out
             causal, mask, used_kv = structure.options()
-    else:
+    elif attention_mask is not None:
         mask = attention_mask if attention_mask.shape[-1] == key.shape[2] else \
             attention_mask[..., :key.shape[2]]
     if bias is not None and bias.shape[-1] > key.shape[2]:
@@ -258,8 +266,10 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
         lower = torch.get_autocast_dtype(query.device.type)
         query, key, value = (_lower(x, lower) for x in (query, key, value))
 
-    compiling, softcap = not plain and _is_compiling(), softcap or 0.0
-    if not compiling:
+    compiling = not plain and _is_compiling()
+    if compiling:
+        _seen.compiled = True
+    else:
         _seen.calls += 1
     reason = _refusal(query, bias, dropout, training)
     if reason is None:

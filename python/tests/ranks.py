@@ -299,7 +299,9 @@ def case_refusals(rank, n):
         "gradient": lambda: ad.attention(mine[0].clone().requires_grad_(), *mine[1:],
                                          method="ring"),
         "bias": lambda: ad.attention(*mine, method="ring", bias=torch.zeros(1, 1, 1, 1)),
-        "window": lambda: ad.attention(*mine, method="ring", window=(1, 1))}
+        "window": lambda: ad.attention(*mine, method="ring", window=(1, 1)),
+        "OverflowError": lambda: ad.attention(*mine, cu_seqlens=[0, float("inf")]),
+        "scale": lambda: ad.attention(*mine, method="ring", scale=float("nan"))}
     for i, (words, different) in enumerate(cases.items()):
         mine = [cut(x, 2, "ring") for x in (q, k, v)]
         said = ""
@@ -312,13 +314,15 @@ def case_refusals(rank, n):
             said = str(error)
         all_said = [None] * n
         dist.all_gather_object(all_said, said)
-        if n > 1 or words in ("dtype of k is torch.float16", "'left'"):
+        if n > 1 or words in ("dtype of k is torch.float16", "'left'", "OverflowError"):
             assert words in said, f"{words!r} is not in {said!r}"
         assert len(set(all_said)) == 1, f"{words}: {all_said}"
     packed = [cut(x[0], 1, "ring") for x in (q, k, v)]
     for call in (lambda: ad.attention(*mine, bias=torch.zeros(1, 1, 1, 2 + (rank == n - 1))),
                  lambda: ad.attention(*packed, method="ring", cu_seqlens=[0, 4 * n + 1]),
-                 lambda: ad.attention(*(x[:, :1] for x in mine), method="ulysses")):
+                 lambda: ad.attention(*(x[:, :1] for x in mine), method="ulysses"),
+                 lambda: ad.unshard(mine[0], 2 if rank else 4),
+                 lambda: ad.shard(mine[0], 4)):
         with contextlib.suppress(attn.InvalidArgument):
             call()
             assert n == 1, "it was not refused"

@@ -91,9 +91,13 @@ def test_check_fails_below_the_bar(tmp_path, monkeypatch):
 
 def test_a_wrong_result_fails(tmp_path, monkeypatch, capsys):
     import attn.transformers
-    right = attn.transformers._compute
-    monkeypatch.setattr(attn.transformers, "_compute",
-                        lambda *arguments: 1.1 * right(*arguments))
+    right = attn.transformers.forward
+
+    def wrong(*arguments):
+        out = right(*arguments)
+        return None if out is None else 1.1 * out
+
+    monkeypatch.setattr(attn.transformers, "forward", wrong)
     code, report = run(["--only", "SigLIP"], tmp_path)
     assert code == 1 and len(report["rows"]) == 1
     said = capsys.readouterr().err

@@ -290,9 +290,15 @@ def test_replace_in_a_model():
     assert F.scaled_dot_product_attention is theirs
     assert (seen.calls, seen.by_pytorch, seen.reasons) == (1, 0, {})
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-    with attn.torch.replace_sdpa():
-        compiled = torch.compile(model, fullgraph=True, backend="eager")(x)
-    torch.testing.assert_close(compiled, expected, rtol=1e-5, atol=1e-5)
+    graphs = []
+    with attn.torch.replace_sdpa() as seen:
+        assert not seen.compiled
+        compiled = torch.compile(model, fullgraph=True,
+                                 backend=lambda graph, _: graphs.append(graph) or graph)
+        for _ in range(3):
+            torch.testing.assert_close(compiled(x), expected, rtol=1e-5, atol=1e-5)
+    assert seen.calls == 0 and seen.compiled and "compiled graphs are not counted" in repr(seen)
+    assert len(graphs) == 1
 
 
 def test_replace_in_multihead_attention():

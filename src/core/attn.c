@@ -342,9 +342,15 @@ static attn_status check_append_overlap(const attn_problem *p, const attn_tensor
     const struct {
         const char *name;
         const void *pointer;
-    } all[] = {{"k_cache", t->k_cache}, {"v_cache", t->v_cache}, {"q_out", t->q_out},
-               {"k_new", t->k_new},     {"v_new", t->v_new},     {"q", t->q}};
-    enum { OUTPUTS = 3, ALL = sizeof all / sizeof all[0], Q_OUT = 2, Q = 5 };
+    } all[] = {{"k_cache", t->k_cache},
+               {"v_cache", t->v_cache},
+               {"q_out", t->q_out},
+               {"k_scale", p->k_scale.row != 0 ? t->k_scale : NULL}, /* else an input */
+               {"v_scale", p->v_scale.row != 0 && !p->v_in_k ? t->v_scale : NULL},
+               {"k_new", t->k_new},
+               {"v_new", t->v_new},
+               {"q", t->q}};
+    enum { OUTPUTS = 5, ALL = sizeof all / sizeof all[0], Q_OUT = 2, Q = 7 };
     for (int i = 0; i < OUTPUTS; i++) {
         for (int j = i + 1; j < ALL; j++) {
             const bool in_place =
@@ -396,8 +402,10 @@ attn_status tensors_check(const attn_problem *p, const attn_tensors *t, enum ten
         {"tensors.offsets", t->offsets, sizeof(int32_t), p->offsets, p->batch > 0},
         {"tensors.draft_mask", t->draft_mask, sizeof(uint64_t), p->draft && q, true},
         {"tensors.block_table", t->block_table, sizeof(int32_t), paged && kv, true},
-        {"tensors.k_scale", t->k_scale, sizeof(float), problem_is_fp8(p) && kv, false},
-        {"tensors.v_scale", t->v_scale, sizeof(float), problem_is_fp8(p) && kv, false},
+        {"tensors.k_scale", t->k_scale, sizeof(float), problem_is_fp8(p) && kv,
+         append && p->k_scale.row != 0},
+        {"tensors.v_scale", t->v_scale, sizeof(float), problem_is_fp8(p) && kv,
+         append && p->v_scale.row != 0 && !p->v_in_k},
         {"tensors.d_o", t->d_o, wide, (use == TENSORS_GRADIENT || backward) && q, true},
         {"tensors.dq", t->dq, wide, backward && q, true},
         {"tensors.dk", t->dk, wide, backward && kv, true},
@@ -406,9 +414,9 @@ attn_status tensors_check(const attn_problem *p, const attn_tensors *t, enum ten
         {"tensors.d_sink", t->d_sink, sizeof(float), backward && p->sink, false},
         {"tensors.d_alibi_slopes", t->d_alibi_slopes, sizeof(float), backward && p->alibi, false},
         {"tensors.k_new", t->k_new, wide, append && q && kv, true},
-        {"tensors.v_new", t->v_new, wide, append && q && kv, true},
+        {"tensors.v_new", t->v_new, wide, append && q && kv && !p->v_in_k, true},
         {"tensors.k_cache", t->k_cache, wide, append && q && kv, true},
-        {"tensors.v_cache", t->v_cache, wide, append && q && kv, true},
+        {"tensors.v_cache", t->v_cache, wide, append && q && kv && !p->v_in_k, true},
         {"tensors.q_out", t->q_out, wide, append && q, false},
         {"tensors.rope_cos", t->rope_cos, attn_dtype_size(p->rope_dtype), rope && q && kv, true},
         {"tensors.rope_sin", t->rope_sin, attn_dtype_size(p->rope_dtype), rope && q && kv, true},
@@ -421,6 +429,10 @@ attn_status tensors_check(const attn_problem *p, const attn_tensors *t, enum ten
         if (status != ATTN_OK) {
             return status;
         }
+    }
+    if (p->v_in_k && kv && !append && t->v != t->k) {
+        return attn_fail(error, ATTN_INVALID,
+                         "tensors.v = %p with v_in_k = true, expected tensors.k = %p", t->v, t->k);
     }
     if (backward && p->bias && t->d_bias != NULL && problem_bias_overlaps(p)) {
         return attn_fail(error, ATTN_INVALID,

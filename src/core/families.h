@@ -59,10 +59,13 @@ struct kernel_family {
                                batch) */
     int chunk_keys;  /* SPLIT_WORKSPACE: splits are chunks of so many keys, counted from key 0
                         (portable/invariant.h); 0: they follow from the grid */
+    int ctas_per_sm; /* SPLIT_WORKSPACE: splits fill no more; 0: two */
     bool pdl;        /* programmatic dependent launch: starts before the kernel before it ends,
                             and waits for that itself */
     bool head_dim_v; /* may differ from head_dim */
     bool packs_gqa;  /* the query heads of a KV head may share a Q tile */
+    bool packs_all;  /* packs_gqa: whatever their number */
+    int v_in_k;      /* not 0: required (MLA), with head_dim_v up to this */
     attn_direction direction; /* says which struct of kernels/common/args.h is its parameter */
     bool positive_scale;      /* required: the max is taken before the scale is applied */
     int l2_section_mib; /* K and V of the heads that are worked on at one time stay below it */

@@ -355,9 +355,10 @@ static void append_problem(struct line *line, const attn_problem *p) {
     if (p->softcap > 0.0F) {
         append(line, " softcap %g", (double)p->softcap);
     }
-    append(line, "%s%s%s%s%s%s%s%s", p->alibi ? " alibi" : "", p->bias ? " bias" : "",
-           p->mask ? " mask" : "", p->sink ? " sink" : "", p->packed ? " packed" : "",
-           p->used_q ? " used_q" : "", p->used_kv ? " used_kv" : "", p->draft ? " draft" : "");
+    append(line, "%s%s%s%s%s%s%s%s%s", p->v_in_k ? " v_in_k" : "", p->alibi ? " alibi" : "",
+           p->bias ? " bias" : "", p->mask ? " mask" : "", p->sink ? " sink" : "",
+           p->packed ? " packed" : "", p->used_q ? " used_q" : "", p->used_kv ? " used_kv" : "",
+           p->draft ? " draft" : "");
     if (p->q_offset != p->kv_offset || p->offsets) {
         append(line, " offset %" PRId64 "%s", p->q_offset - p->kv_offset,
                p->offsets ? " offsets" : "");

@@ -145,6 +145,7 @@ static attn_status check_enums(attn_problem *p, bool mixed, attn_error *error) {
         }
     }
     TRY(check_bool("offsets", &p->offsets, error));
+    TRY(check_bool("v_in_k", &p->v_in_k, error));
     for (size_t i = 0; i < sizeof p->reserved_offsets; i++) {
         TRY(check_bool("reserved_offsets", &p->reserved_offsets[i], error));
         if (p->reserved_offsets[i]) {
@@ -173,6 +174,11 @@ static attn_status check_sizes(attn_problem *p, attn_error *error) {
         p->head_dim_v = p->head_dim;
     }
     TRY(check_range("head_dim_v", p->head_dim_v, 1, MAX_HEAD_DIM, error));
+    if (p->v_in_k && p->head_dim_v > p->head_dim) {
+        return attn_fail(error, ATTN_INVALID,
+                         "head_dim_v = %lld with v_in_k = true, expected at most head_dim = %lld",
+                         (long long)p->head_dim_v, (long long)p->head_dim);
+    }
     if (p->packed) {
         TRY(check_range("total_q", p->total_q, 0, MAX_SIZE, error));
         TRY(check_range("total_kv", p->total_kv, 0, MAX_SIZE, error));
@@ -439,6 +445,10 @@ attn_status problem_refuse_gradients(const attn_problem *p, attn_error *error) {
                          "dtype_kv = %d, expected dtype = %d: an fp8 KV cache has no gradients",
                          (int)p->dtype_kv, (int)p->dtype);
     }
+    if (p->v_in_k) {
+        return attn_fail(error, ATTN_UNSUPPORTED,
+                         "v_in_k = true, expected false: a V in K has no gradients");
+    }
     return ATTN_OK;
 }
 
@@ -460,9 +470,18 @@ static attn_status check_new(attn_strides *s, const attn_strides *of, attn_layou
     return check_gradient(s, of != NULL ? of : &automatic, layout, e, error);
 }
 
-/* RoPE, and places for all elements of the cache and of q_out. */
+/* Those of tokens are outputs of attn_append. */
+static attn_status check_token_scales(const attn_problem *p, const char *name,
+                                      const attn_strides *s, attn_error *error) {
+    const struct extent e = extent_of_kv(p, name, 1);
+    return s->row != 0 ? check_disjoint(s, &e, error) : ATTN_OK;
+}
+
+/* RoPE, and places for all elements of the cache, of its scales and of q_out. */
 static attn_status check_append(attn_problem *p, attn_error *error) {
     TRY(check_rope(p, error));
+    TRY(check_token_scales(p, "k_scale", &p->k_scale, error));
+    TRY(check_token_scales(p, "v_scale", &p->v_scale, error));
     const struct extent k = extent_of_kv(p, "k", p->head_dim);
     const struct extent v = extent_of_kv(p, "v", p->head_dim_v);
     const struct extent q_out = extent_of_q(p, "q_out", p->head_dim);
@@ -495,6 +514,9 @@ static attn_status check_tensors(attn_problem *p, attn_error *error) {
     const struct extent lse = extent_of_q(p, "lse", 1);
     fill_strides(&p->q, p->layout, &q);
     fill_strides(&p->k, p->layout, &k);
+    if (p->v_in_k) {
+        p->v = p->k;
+    }
     fill_strides(&p->v, p->layout, &v);
     fill_strides(&p->o, p->layout, &o);
     fill_strides(&p->lse, ATTN_BHSD, &lse);

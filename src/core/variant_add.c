@@ -228,6 +228,7 @@ static attn_status add_gpu(attn_context *context, const attn_variant *variant, c
     place->info.device = family->info.device;
     place->info.family = family->info.family;
     place->info.direction = kernel_families[family->family].direction;
+    place->info.v_in_k = kernel_families[family->family].v_in_k;
     if (variant->shared_bytes == 0) {
         place->info.shared_bytes = variant_shared_bytes(variant);
     }

@@ -37,7 +37,7 @@ enum {
     OPTIONS_row = ALL_AND_FP8, /* of CPU families */
     OPTIONS_tile = ALL_AND_FP8 | ATTN_OPTION_BATCH_INVARIANT,
     OPTIONS_backward = ALL_OPTIONS,
-    OPTIONS_append = WHERE_ROWS_LIE | ATTN_OPTION_USED_Q,
+    OPTIONS_append = WHERE_ROWS_LIE | ATTN_OPTION_USED_Q | ATTN_OPTION_FP8_KV,
     OPTIONS_merge = WHERE_ROWS_LIE,
     ALIBI_UP_TO_128 =
         1 << 30, /* of a family: ALiBi, pages and drafts in tiles of head_dim up to 128 */
@@ -67,6 +67,8 @@ enum {
 #define SMEM_hopper_decode_fp8 11
 #define SMEM_bwd_tf32 12
 #define SMEM_bwd_hopper_wide 13
+#define SMEM_mma_wide 14
+#define SMEM_hopper_mla 15
 #define SMEM_BYTES(formula, ...)                                                                   \
     ((formula) == SMEM_wmma                ? ATTN_SMEM_wmma(__VA_ARGS__)                           \
      : (formula) == SMEM_mma               ? ATTN_SMEM_mma(__VA_ARGS__)                            \
@@ -80,6 +82,8 @@ enum {
      : (formula) == SMEM_bwd_hopper_wide   ? ATTN_SMEM_bwd_hopper_wide(__VA_ARGS__)                \
      : (formula) == SMEM_bwd_tf32          ? ATTN_SMEM_bwd_tf32(__VA_ARGS__)                       \
      : (formula) == SMEM_mma_fp8           ? ATTN_SMEM_mma_fp8(__VA_ARGS__)                        \
+     : (formula) == SMEM_mma_wide          ? ATTN_SMEM_mma_wide(__VA_ARGS__)                       \
+     : (formula) == SMEM_hopper_mla        ? ATTN_SMEM_hopper_mla(__VA_ARGS__)                     \
      : (formula) == SMEM_hopper_decode_fp8 ? ATTN_SMEM_hopper_decode_fp8(__VA_ARGS__)              \
                                            : 0)
 
@@ -168,6 +172,13 @@ static bool is_gpu(const struct variant *variant) {
     return variant->info.warps > 0;
 }
 
+/* What the table does not hold of a variant. */
+static void complete(const struct variant *variant, attn_variant *info) {
+    info->direction =
+        is_gpu(variant) ? kernel_families[variant->family].direction : variant->info.direction;
+    info->v_in_k = is_gpu(variant) ? kernel_families[variant->family].v_in_k : 0;
+}
+
 static attn_direction direction_of(const struct variant *variant) {
     return is_gpu(variant) ? kernel_families[variant->family].direction : variant->info.direction;
 }
@@ -237,7 +248,7 @@ attn_status variants_load(attn_context *context, attn_error *error) {
         if (is_gpu(&built_in[i]) == (context->cuda != NULL) && is_here(&built_in[i])) {
             struct variant *variant = &context->variants[context->variant_count++];
             *variant = built_in[i];
-            variant->info.direction = direction_of(variant);
+            complete(variant, &variant->info);
             variant->runs = context->cuda != NULL && cuda_runs(context->cuda, variant->info.arch);
         }
     }
@@ -391,7 +402,7 @@ attn_status attn_variant_get_direction(const attn_context *context, attn_directi
         if (direction_of(found) == direction && (context != NULL || is_here(found)) &&
             count++ == index) {
             attn_variant info = found->info;
-            info.direction = direction;
+            complete(found, &info);
             abi_write(variant, variant->size, &info, sizeof info);
             return attn_fail(error, ATTN_OK, "%s", "");
         }

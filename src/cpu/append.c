@@ -5,6 +5,7 @@
  * Invariant: the bits are those of kernels/portable/append.cu: one product of a rotation is
  * rounded, the other is not.
  */
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -19,6 +20,69 @@ struct token {
 static int64_t place(const attn_strides *s, int64_t entry, int64_t head, int64_t row) {
     return entry * s->batch + head * s->head + row * s->row;
 }
+
+/* ---- fp8 ------------------------------------------------------------------------------------- */
+
+/* Where a row of K or V goes. */
+struct quantised {
+    uint8_t *codes;
+    float *scale;  /* NULL: 1 */
+    bool computed; /* one per token */
+};
+
+/* Columns [first, first + n) of a new row as fp32: those that are rotated, if `rope`, rounded to
+ * dtype. */
+static void load_columns(const attn_problem *p, const attn_tensors *t, int64_t position, bool rope,
+                         const char *from, int64_t first, int64_t n, float *x) {
+    const int64_t half = p->rope_dim / 2, table = position * p->rope_stride;
+    const bool apart = p->rope == ATTN_ROPE_HALVES;
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t c = first + i;
+        x[i] = load_element(p->dtype, from, c);
+        if (rope && p->rope != ATTN_ROPE_NONE && c < 2 * half) {
+            const int64_t pair = apart ? c % half : c / 2;
+            const bool second = apart ? c >= half : c % 2 != 0;
+            const int64_t other = apart ? (second ? c - half : c + half) : (second ? c - 1 : c + 1);
+            const float partner = load_element(p->dtype, from, other);
+            const float cosine = load_element(p->rope_dtype, t->rope_cos, table + pair);
+            const float sine = load_element(p->rope_dtype, t->rope_sin, table + pair);
+            x[i] = fmaf(second ? partner : -partner, sine, x[i] * cosine);
+            uint32_t rounded = 0;
+            attn_from_float(p->dtype, &rounded, &x[i], 1);
+            attn_to_float(p->dtype, &x[i], &rounded, 1);
+        }
+    }
+}
+
+static void quantise(const struct cpu_job *job, const struct token *token, struct quantised to,
+                     const char *from, int64_t columns, bool rope) {
+    enum { BLOCK = 64 };
+    const attn_problem *p = job->problem;
+    float x[BLOCK], scale = to.scale != NULL ? *to.scale : 1.0F;
+    if (to.computed) {
+        float most = 0.0F;
+        for (int64_t c = 0; c < columns; c += BLOCK) {
+            const int64_t n = columns - c < BLOCK ? columns - c : BLOCK;
+            load_columns(p, job->tensors, token->position, rope, from, c, n, x);
+            for (int64_t i = 0; i < n; i++) {
+                most = fmaxf(most, fabsf(x[i]));
+            }
+        }
+        scale = most / (p->dtype_kv == (int32_t)ATTN_E5M2 ? 57344.0F : 448.0F);
+        scale = scale >= FLT_MIN ? scale : 1.0F; /* all codes are 0 then */
+        *to.scale = scale;
+    }
+    for (int64_t c = 0; c < columns; c += BLOCK) {
+        const int64_t n = columns - c < BLOCK ? columns - c : BLOCK;
+        load_columns(p, job->tensors, token->position, rope, from, c, n, x);
+        for (int64_t i = 0; i < n; i++) {
+            x[i] /= scale;
+        }
+        attn_from_float((attn_dtype)p->dtype_kv, to.codes + c, x, (size_t)n);
+    }
+}
+
+/* ---- 16 bits and fp32 ------------------------------------------------------------------------ */
 
 /* Columns of a pair: (c, c + half), or (2 c, 2 c + 1). */
 static void rotate(const attn_problem *p, const attn_tensors *t, int64_t position, char *to,
@@ -64,15 +128,50 @@ static void move(const struct cpu_job *job, const struct token *token, void *to_
     }
 }
 
+/* Of K, or of V. */
+struct cache_rows {
+    void *cache;
+    const attn_strides *strides;
+    const float *scale;
+    const attn_strides *scale_strides;
+    const void *rows; /* the new ones */
+    const attn_strides *row_strides;
+    int64_t columns;
+    bool rope;
+};
+
+static void append_rows(const struct cpu_job *job, const struct token *at, struct cache_rows rows) {
+    const attn_problem *p = job->problem;
+    const int64_t b = p->packed ? 0 : at->b;
+    for (int64_t h = 0; h < p->heads_kv; h++) {
+        const int64_t to = place(rows.strides, at->entry, h, at->key);
+        const int64_t from = place(rows.row_strides, b, h, at->source);
+        if (problem_is_fp8(p)) {
+            const int64_t scale = place(rows.scale_strides, at->entry, h, at->key);
+            const struct quantised codes = {
+                (uint8_t *)rows.cache + to,
+                rows.scale != NULL ? (float *)(uintptr_t)rows.scale + scale : NULL,
+                rows.scale != NULL && rows.scale_strides->row != 0};
+            quantise(job, at, codes,
+                     (const char *)rows.rows + from * (int64_t)attn_dtype_size(p->dtype),
+                     rows.columns, rows.rope);
+        } else {
+            move(job, at, rows.cache, to, rows.rows, from, rows.columns, rows.rope);
+        }
+    }
+}
+
 static void move_heads(const struct cpu_job *job, const struct token *at) {
     const attn_problem *p = job->problem;
     const attn_tensors *t = job->tensors;
     const int64_t b = p->packed ? 0 : at->b;
-    for (int64_t h = 0; h < p->heads_kv; h++) {
-        move(job, at, t->k_cache, place(&p->k, at->entry, h, at->key), t->k_new,
-             place(&p->k_new, b, h, at->source), p->head_dim, true);
-        move(job, at, t->v_cache, place(&p->v, at->entry, h, at->key), t->v_new,
-             place(&p->v_new, b, h, at->source), p->head_dim_v, false);
+    append_rows(job, at,
+                (struct cache_rows){t->k_cache, &p->k, t->k_scale, &p->k_scale, t->k_new, &p->k_new,
+                                    p->head_dim, true});
+    if (!p->v_in_k) {
+        append_rows(job, at,
+                    (struct cache_rows){t->v_cache, &p->v, t->v_scale, &p->v_scale, t->v_new,
+                                        &p->v_new, p->head_dim_v, false});
     }
     for (int64_t h = 0; t->q_out != NULL && h < p->heads_q; h++) {
         move(job, at, t->q_out, place(&p->q_out, b, h, at->source), t->q,

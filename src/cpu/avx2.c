@@ -66,10 +66,11 @@ static inline bool vany_not_equal(vf a, vf b) {
     return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_NEQ_UQ)) != 0;
 }
 
+/* In the order of vsum4: equal keys get equal scores, wherever they stand. */
 static inline float vsum(vf a) {
-    __m128 sum = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
-    sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
-    return _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
+    const vf pairs = _mm256_hadd_ps(a, a), quads = _mm256_hadd_ps(pairs, pairs);
+    return _mm_cvtss_f32(
+        _mm_add_ss(_mm256_castps256_ps128(quads), _mm256_extractf128_ps(quads, 1)));
 }
 
 static inline void vsum4(const vf *x, float *out) {

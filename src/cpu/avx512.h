@@ -66,8 +66,13 @@ static inline bool vany_not_equal(vf a, vf b) {
     return _mm512_cmp_ps_mask(a, b, _CMP_NEQ_UQ) != 0;
 }
 
+/* In the order of vsum4: equal keys get equal scores, wherever they stand. */
 static inline float vsum(vf a) {
-    return _mm512_reduce_add_ps(a);
+    const vf pairs = vadd(a, _mm512_permute_ps(a, 0x4e));
+    const vf quads = vadd(pairs, _mm512_permute_ps(pairs, 0xb1));
+    const __m256 half =
+        _mm256_add_ps(_mm512_castps512_ps256(quads), _mm512_extractf32x8_ps(quads, 1));
+    return _mm_cvtss_f32(_mm_add_ss(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
 }
 
 static inline void vsum4(const vf *x, float *out) {

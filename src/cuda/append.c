@@ -42,8 +42,9 @@ static int64_t slots_of(const attn_problem *p) {
 }
 
 static int64_t slots_of_v(const attn_problem *p) {
-    return has_vectors(p) ? p->head_dim_v * (int64_t)attn_dtype_size(p->dtype) / VECTOR_BYTES
-                          : p->head_dim_v;
+    return p->v_in_k        ? 0
+           : has_vectors(p) ? p->head_dim_v * (int64_t)attn_dtype_size(p->dtype) / VECTOR_BYTES
+                            : p->head_dim_v;
 }
 
 /* Of a token, if Q is rotated or not. */
@@ -51,7 +52,8 @@ static double ctas_of_row(const struct variant *variant, const attn_problem *p, 
     const double slots = (double)(p->heads_kv + (with_q ? p->heads_q : 0)) * (double)slots_of(p) +
                          (double)p->heads_kv * (double)slots_of_v(p);
     const double threads = 32.0 * variant->info.warps;
-    return slots / threads + 1.0; /* the last one may have nothing to do */
+    const double rows = problem_is_fp8(p) ? 64.0 * (double)p->heads_kv : 0.0; /* warps: lanes */
+    return (slots + rows) / threads + 2.0; /* the last ones may have nothing to do */
 }
 
 attn_status append_check(const struct variant *variant, const attn_problem *p, attn_error *error) {
@@ -76,6 +78,11 @@ void append_geometry(const struct variant *variant, const attn_problem *p,
 
 static bool are_aligned(const void *a, const void *b, size_t bytes) {
     return ((uintptr_t)a | (uintptr_t)b) % bytes == 0;
+}
+
+/* Rows of K and V of a token that are quantised, each by a warp. */
+static int64_t quantised_rows(const attn_problem *p) {
+    return problem_is_fp8(p) ? p->heads_kv * (p->v_in_k ? 1 : 2) : 0;
 }
 
 static struct attn_append_args arguments_of(const attn_problem *p, const attn_tensors *t) {
@@ -112,6 +119,13 @@ static struct attn_append_args arguments_of(const attn_problem *p, const attn_te
         .slots = (int)slots_of(p),
         .slots_v = (int)slots_of_v(p),
     };
+    if (problem_is_fp8(p)) { /* the caller's; those of tokens are written */
+        a.k_scale = (float *)(uintptr_t)t->k_scale;
+        a.v_scale = (float *)(uintptr_t)t->v_scale;
+        a.s_k_scale = strides_of(&p->k_scale);
+        a.s_v_scale = strides_of(&p->v_scale);
+        a.e5m2 = p->dtype_kv == (int32_t)ATTN_E5M2;
+    }
     if (p->rope != ATTN_ROPE_NONE) {
         a.rope_cos = t->rope_cos;
         a.rope_sin = t->rope_sin;
@@ -129,9 +143,13 @@ attn_status cuda_append(struct cuda *cuda, const char *name, const attn_problem 
                         const struct cuda_geometry *geometry, const attn_tensors *t, void *stream,
                         attn_error *error) {
     struct attn_append_args args = arguments_of(p, t);
-    const int64_t slots = ((int64_t)args.heads_q + args.heads_kv) * args.slots +
-                          (int64_t)args.heads_kv * args.slots_v;
-    args.ctas_of_row = (int)divide_up(slots, geometry->block);
+    const bool fp8 = problem_is_fp8(p);
+    const int64_t of_q = (int64_t)args.heads_q * args.slots;
+    const int64_t of_kv = (int64_t)args.heads_kv * (args.slots + args.slots_v);
+    args.ctas_of_q = (int)divide_up(fp8 ? of_q : 0, geometry->block);
+    args.ctas_of_row =
+        fp8 ? args.ctas_of_q + (int)divide_up(32 * quantised_rows(p), geometry->block)
+            : (int)divide_up(of_q + of_kv, geometry->block);
     return cuda_launch_rows(cuda, name, geometry, geometry->grid[0] * (unsigned)args.ctas_of_row,
                             &args, stream, error);
 }

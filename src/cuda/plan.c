@@ -76,7 +76,7 @@ static bool packs_heads(const struct variant *variant, const attn_problem *p, in
                (family->split_kv == SPLIT_DEVICE || 8 * packed <= 7 * apart);
     }
     return family->packs_gqa && p->seq_q <= PACKED_QUERIES &&
-           p->seq_q * heads <= PACKED_TILES * block_q;
+           (family->packs_all || p->seq_q * heads <= PACKED_TILES * block_q);
 }
 
 static struct cut cut_rows(const struct variant *variant, const attn_problem *p) {
@@ -206,7 +206,8 @@ static struct split choose_num_splits(const struct cuda *cuda, const struct vari
         return (struct split){.num_splits = few && chunks > 1 ? chunks : 1};
     }
     const int64_t most = tiles_kv / SPLIT_KV_TILES;
-    const int64_t wanted = SPLIT_CTAS_PER_SM * (int64_t)cuda->units / tiles;
+    const int64_t ctas = family->ctas_per_sm > 0 ? family->ctas_per_sm : SPLIT_CTAS_PER_SM;
+    const int64_t wanted = ctas * (int64_t)cuda->units / tiles;
     const int64_t num_splits = wanted < most ? wanted : most;
     return (struct split){.num_splits = num_splits > 1 ? num_splits : 1};
 }
@@ -241,8 +242,8 @@ bool cuda_prefers(const struct cuda *cuda, const struct variant *variant, const 
     return CHUNK_TILE * cost < cost_without_items(cuda, variant, p);
 }
 
-/* Partial results of one Q tile in the workspace; 0: none. Chunks: one for each 16 rows and split,
- * as row_warps of kernels/portable/invariant.h counts. */
+/* Partial results of 16 rows in the workspace, of one Q tile (SPLIT_ITEMS: of 16 rows of it); 0:
+ * none. Chunks: of rows that exist alone, as row_warps of kernels/portable/invariant.h counts. */
 static size_t count_partials(const struct variant *variant, const struct cut *cut,
                              const struct split *split, const attn_problem *p) {
     const int64_t chunk_keys = kernel_families[variant->family].chunk_keys;
@@ -251,8 +252,9 @@ static size_t count_partials(const struct variant *variant, const struct cut *cu
         const int64_t warps = ((rows < block_q ? rows : block_q) + PARTIAL_ROWS - 1) / PARTIAL_ROWS;
         return p->seq_kv > chunk_keys ? (size_t)(split->num_splits * warps) : 0;
     }
+    const bool items = splits_items(&kernel_families[variant->family]);
     const int64_t splits = split->num_splits / (split->cluster > 0 ? split->cluster : 1);
-    return splits > 1 ? (size_t)splits : 0;
+    return splits > 1 ? (size_t)(splits * (items ? 1 : variant->info.block_q / PARTIAL_ROWS)) : 0;
 }
 
 /* The two counters of the dynamic tile scheduler; of split-KV, where partial results meet in the
@@ -350,6 +352,20 @@ static attn_status check_head_dims(const struct variant *variant, const attn_pro
                          (long long)p->head_dim_v, (long long)p->head_dim);
     }
     return check_dim("head_dim_v", p->head_dim_v, &variant->info, error);
+}
+
+/* MLA: what a family needs of V. */
+static attn_status check_v(const struct kernel_family *family, const attn_problem *p,
+                           attn_error *error) {
+    if (family->v_in_k > 0 && !p->v_in_k) {
+        return attn_fail(error, ATTN_UNSUPPORTED,
+                         "v_in_k is false, it takes a V that is the first columns of K only");
+    }
+    if (family->v_in_k > 0 && p->head_dim_v > family->v_in_k) {
+        return attn_fail(error, ATTN_UNSUPPORTED, "head_dim_v = %lld, it takes at most %d",
+                         (long long)p->head_dim_v, family->v_in_k);
+    }
+    return ATTN_OK;
 }
 
 /* A stride between things of which there is one does not matter. */
@@ -502,6 +518,9 @@ attn_status cuda_applies(const struct cuda *cuda, const struct variant *variant,
     }
     if (status == ATTN_OK) {
         status = check_head_dims(variant, p, error);
+    }
+    if (status == ATTN_OK) {
+        status = check_v(family, p, error);
     }
     if (status == ATTN_OK) {
         status = check_memory(p, error);

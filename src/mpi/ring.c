@@ -50,82 +50,89 @@ static attn_status post_keys(struct call *call, int step, MPI_Request requests[4
     return post(plan, rows, from, to, TAG_KEYS, requests, error);
 }
 
-/* ---- forward --------------------------------------------------------------------------------- */
+/* ---- a piece --------------------------------------------------------------------------------- */
 
-static void attend(struct call *call, int step, void *o, float *lse) {
+/* What forward and backward read. */
+static attn_tensors inputs(const struct call *call, const struct piece *piece, int step) {
     const attn_mpi_plan *plan = call->plan;
-    const enum kind kind = kind_of(plan, source_of(plan, step));
-    const size_t half = kind == LAST_QUERIES ? 1 : 0;
     attn_tensors t;
-    attn_error why;
     attn_tensors_init(&t);
-    t.q = add(call->t->q, half * half_of_q(plan));
-    t.k = keys(call, step);
-    t.v = values(call, step);
-    t.o = (char *)o + half * half_of_o(plan);
-    t.lse = lse + half * (size_t)(plan->p.seq_q / 2);
-    launched(call,
-             attn_forward(plan->attend[kind], &t, call->m.attend, plan->attend_workspace,
-                          call->stream, &why),
-             &why);
+    t.q = add(call->t->q, before_half(plan, &plan->dq, piece->q));
+    t.k = add(keys(call, step), before_half(plan, &plan->dk, piece->kv));
+    t.v = add(values(call, step), before_half(plan, &plan->dv, piece->kv));
+    t.sink = call->t->sink;
+    t.alibi_slopes = call->t->alibi_slopes;
+    return t;
 }
 
-/* A step's part of O. */
-static void forward_step(struct call *call, int step) {
+/* Rows of LSE before a half. */
+static size_t rows_before(const attn_mpi_plan *plan, enum half half) {
+    return half == SECOND ? (size_t)(plan->p.seq_q / 2) : 0;
+}
+
+/* Adds a part to the sum of a tensor like it, or begins it. */
+static attn_status add_part(struct call *call, const struct sum *shape, enum half half, bool begins,
+                            const char *parts, const float *lse_part, float *sum, float *lse,
+                            attn_error *why) {
+    const void *part = add(parts, before_half(call->plan, shape, half));
+    const float *const lse_first = lse;
+    attn_plan *plan = half == ALL ? shape->whole : shape->half;
+    sum += half == SECOND ? shape->rows_before : 0;
+    return begins ? attn_merge(plan, &part, lse != NULL ? &lse_first : NULL, 1, sum, NULL,
+                               call->stream, why)
+                  : attn_accumulate(plan, part, lse_part, sum, lse, NULL, call->stream, why);
+}
+
+/* ---- forward --------------------------------------------------------------------------------- */
+
+/* Its part of O into the sum; without one (one rank), into O. */
+static void forward_piece(struct call *call, const struct piece *piece, int step) {
     const attn_mpi_plan *plan = call->plan;
     const struct memory *m = &call->m;
-    const enum kind kind = kind_of(plan, source_of(plan, step));
-    const bool half = kind == LAST_QUERIES;
-    float *lse = call->t->lse;
+    const size_t row = rows_before(plan, piece->q);
+    char *o = m->sum != NULL ? m->part : call->t->o;
+    float *lse_part = piece->begins ? call->t->lse : m->lse_part;
     attn_error why;
-    if (kind == UNSEEN || call->status != ATTN_OK) {
-        return;
-    }
-    attend(call, step, m->part, step == 0 ? lse : m->lse_part);
-    if (call->status != ATTN_OK) {
-        return;
-    }
-    if (step == 0) {
-        const void *const part = m->part;
-        const float *const sums = lse;
-        launched(call, attn_merge(plan->o.whole, &part, &sums, 1, m->sum, NULL, call->stream, &why),
+    attn_tensors t = inputs(call, piece, step);
+    t.o = o + before_half(plan, &plan->o, piece->q);
+    t.lse = lse_part + row;
+    if (call->status == ATTN_OK &&
+        launched(
+            call,
+            attn_forward(piece->plan, &t, m->attend, plan->attend_workspace, call->stream, &why),
+            &why) &&
+        m->sum != NULL) {
+        launched(call,
+                 add_part(call, &plan->o, piece->q, piece->begins, m->part, lse_part + row, m->sum,
+                          call->t->lse + row, &why),
                  &why);
-        return;
     }
-    const size_t rows = half ? (size_t)(plan->p.seq_q / 2) : 0;
-    const size_t elements = half ? plan->o.rows_before : 0;
-    launched(call,
-             attn_accumulate(half ? plan->o.half : plan->o.whole,
-                             m->part + (half ? half_of_o(plan) : 0), m->lse_part + rows,
-                             m->sum + elements, lse + rows, NULL, call->stream, &why),
-             &why);
+}
+
+static void forward_step(struct call *call, int step) {
+    const struct pieces *pieces = &call->plan->pieces[source_of(call->plan, step)];
+    for (int i = 0; i < pieces->count; i++) {
+        forward_piece(call, &pieces->items[i], step);
+    }
 }
 
 static attn_status forward(struct call *call, attn_error *error) {
     const attn_mpi_plan *plan = call->plan;
     attn_error why;
-    if (plan->ranks == 1) {
-        attend(call, 0, call->t->o, call->t->lse);
-        return ATTN_OK;
-    }
-    for (int step = 0; step < plan->ranks; step++) {
+    for (int step = 0; step < plan->steps; step++) {
         MPI_Request requests[4];
-        attn_status status = ATTN_OK;
-        if (step + 1 < plan->ranks) {
-            status = post_keys(call, step, requests, error);
-        }
+        const bool more = step + 1 < plan->steps;
+        attn_status status = more ? post_keys(call, step, requests, error) : ATTN_OK;
         if (status != ATTN_OK) {
             return status;
         }
         forward_step(call, step);
-        if (step + 1 < plan->ranks) {
-            status = wait_all(requests, 4, error);
-        }
+        status = more ? wait_all(requests, 4, error) : ATTN_OK;
         if (status != ATTN_OK) {
             return status;
         }
     }
-    if (call->status == ATTN_OK) {
+    if (call->status == ATTN_OK && call->m.sum != NULL) {
         const void *const sum = call->m.sum;
         const float *const lse = call->t->lse;
         launched(call,
@@ -137,43 +144,48 @@ static attn_status forward(struct call *call, attn_error *error) {
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-static void differentiate(struct call *call, int step, void *dq, void *dk, void *dv) {
-    const attn_mpi_plan *plan = call->plan;
-    const enum kind kind = kind_of(plan, source_of(plan, step));
-    const size_t half = kind == LAST_QUERIES ? 1 : 0;
-    attn_tensors t;
+/* Gradients of sinks or slopes: those of the first piece are the sum's beginning. */
+static void add_heads(struct call *call, const attn_plan *plan, bool first, const float *part,
+                      float *sum) {
     attn_error why;
-    attn_tensors_init(&t);
-    t.q = add(call->t->q, half * half_of_q(plan));
-    t.k = keys(call, step);
-    t.v = values(call, step);
-    t.o = (char *)call->t->o + half * half_of_o(plan);
-    t.d_o = add(call->t->d_o, half * half_of_o(plan));
-    t.lse = call->t->lse + half * (size_t)(plan->p.seq_q / 2);
-    t.dq = (char *)dq + half * half_of_q(plan);
-    t.dk = dk;
-    t.dv = dv;
-    launched(call,
-             attn_backward(plan->attend[kind], &t, call->m.attend, plan->attend_workspace,
-                           call->stream, &why),
-             &why);
+    if (call->status == ATTN_OK && sum != NULL && !first) {
+        launched(call, attn_accumulate(plan, part, NULL, sum, NULL, NULL, call->stream, &why),
+                 &why);
+    }
 }
 
-/* Adds a part, or half of its rows; step 0 begins the sum. */
-static void add_part(struct call *call, const struct sum *sum, int step, bool half, bool last,
-                     const char *part, float *total) {
-    const size_t before = half && last ? sum->rows_before : 0;
-    const void *const first = part;
+/* Parts of dQ, dK, dV, those of dQ into their sum; without one (one rank) into dQ, dK, dV. */
+static void backward_piece(struct call *call, const struct piece *piece, int step, bool first) {
+    const attn_mpi_plan *plan = call->plan;
+    const struct memory *m = &call->m;
+    const bool alone = m->sum == NULL;
+    const size_t at_o = before_half(plan, &plan->o, piece->q);
+    const attn_tensors *given = call->t;
     attn_error why;
-    if (call->status != ATTN_OK) {
+    attn_tensors t = inputs(call, piece, step);
+    t.o = (char *)given->o + at_o;
+    t.d_o = add(given->d_o, at_o);
+    t.lse = given->lse + rows_before(plan, piece->q);
+    t.dq = (char *)(alone ? given->dq : m->part) + before_half(plan, &plan->dq, piece->q);
+    t.dk = (char *)(alone ? given->dk : m->part_k) + before_half(plan, &plan->dk, piece->kv);
+    t.dv = (char *)(alone ? given->dv : m->part_v) + before_half(plan, &plan->dv, piece->kv);
+    float *const d_sink = plan->sink != NULL && piece->begins ? given->d_sink : NULL;
+    float *const d_slopes = plan->slopes != NULL ? given->d_alibi_slopes : NULL;
+    t.d_sink = d_sink == NULL || first ? d_sink : m->sink_part;
+    t.d_alibi_slopes = d_slopes == NULL || first ? d_slopes : m->slopes_part;
+    if (call->status != ATTN_OK ||
+        !launched(
+            call,
+            attn_backward(piece->plan, &t, m->attend, plan->attend_workspace, call->stream, &why),
+            &why) ||
+        alone) {
         return;
     }
-    const attn_status status =
-        step == 0 ? attn_merge(sum->whole, &first, NULL, 1, total, NULL, call->stream, &why)
-                  : attn_accumulate(half ? sum->half : sum->whole,
-                                    part + before * attn_dtype_size(call->plan->p.dtype), NULL,
-                                    total + before, NULL, NULL, call->stream, &why);
-    launched(call, status, &why);
+    launched(call,
+             add_part(call, &plan->dq, piece->q, piece->begins, m->part, NULL, m->sum, NULL, &why),
+             &why);
+    add_heads(call, plan->sink, first, m->sink_part, d_sink);
+    add_heads(call, plan->slopes, first, m->slopes_part, d_slopes);
 }
 
 static void finish(struct call *call, const struct sum *sum, const float *total, void *result) {
@@ -185,27 +197,43 @@ static void finish(struct call *call, const struct sum *sum, const float *total,
     }
 }
 
-/* The sums of a step's keys have arrived (requests of the step before), or begin here. */
+/* The parts of dK and dV of a piece, into the sums of the step's keys. */
+static void add_keys(struct call *call, const struct piece *piece, const struct sums *sums) {
+    const attn_mpi_plan *plan = call->plan;
+    const struct memory *m = &call->m;
+    attn_error why;
+    if (call->status == ATTN_OK && launched(call,
+                                            add_part(call, &plan->dk, piece->kv, piece->begins,
+                                                     m->part_k, NULL, sums->dk, NULL, &why),
+                                            &why)) {
+        launched(call,
+                 add_part(call, &plan->dv, piece->kv, piece->begins, m->part_v, NULL, sums->dv,
+                          NULL, &why),
+                 &why);
+    }
+}
+
+/* The sums of a step's keys arrive while its first piece is computed (requests of the step before),
+ * or begin here; they are sent on with what the step adds. */
 static attn_status backward_step(struct call *call, int step, MPI_Request arriving[4],
                                  attn_error *error) {
     const attn_mpi_plan *plan = call->plan;
-    const struct memory *m = &call->m;
-    const enum kind kind = kind_of(plan, source_of(plan, step));
-    const struct sums *sums = &m->sums[step % 2];
-    const bool seen = kind != UNSEEN;
-    if (seen && call->status == ATTN_OK) {
-        differentiate(call, step, m->part, m->part_k, m->part_v);
-        add_part(call, &plan->dq, step, kind == LAST_QUERIES, true, m->part, m->sum);
+    const struct pieces *pieces = &plan->pieces[source_of(plan, step)];
+    const struct sums *sums = &call->m.sums[step % 2];
+    const int count = step < plan->steps ? pieces->count : 0;
+    for (int i = 0; i < count || i == 0; i++) {
+        if (i < count) {
+            backward_piece(call, &pieces->items[i], step, step == 0 && i == 0);
+        }
+        const attn_status status = step > 0 && i == 0 ? wait_all(arriving, 4, error) : ATTN_OK;
+        if (status != ATTN_OK) {
+            return status;
+        }
+        if (i < count) {
+            add_keys(call, &pieces->items[i], sums);
+        }
     }
-    const attn_status status = step > 0 ? wait_all(arriving, 4, error) : ATTN_OK;
-    if (status != ATTN_OK) {
-        return status;
-    }
-    if (seen) {
-        add_part(call, &plan->dk, step, kind == FIRST_KEYS, false, m->part_k, sums->dk);
-        add_part(call, &plan->dv, step, kind == FIRST_KEYS, false, m->part_v, sums->dv);
-    }
-    const struct sums *next = &m->sums[(step + 1) % 2];
+    const struct sums *next = &call->m.sums[(step + 1) % 2];
     const MPI_Datatype rows[2] = {plan->sum_k, plan->sum_v};
     const void *const from[2] = {sums->dk, sums->dv};
     void *const to[2] = {next->dk, next->dv};
@@ -217,12 +245,12 @@ static attn_status backward(struct call *call, attn_error *error) {
     const attn_mpi_plan *plan = call->plan;
     MPI_Request arriving[4];
     if (plan->ranks == 1) {
-        differentiate(call, 0, call->t->dq, call->t->dk, call->t->dv);
+        backward_piece(call, &plan->pieces[0].items[0], 0, true);
         return ATTN_OK;
     }
     for (int step = 0; step < plan->ranks; step++) {
         MPI_Request requests[4];
-        const bool more = step + 1 < plan->ranks;
+        const bool more = step + 1 < plan->steps;
         attn_status status = more ? post_keys(call, step, requests, error) : ATTN_OK;
         if (status == ATTN_OK) {
             status = backward_step(call, step, arriving, error);

@@ -2,7 +2,9 @@
  *
  * ring.h - a plan of attn_mpi.h, as the files of libattn_mpi see it.
  *
- *   plan.c      checks, plans of libattn, workspace
+ *   check.c     what a problem and a call may be
+ *   pieces.c    which rows see which keys, as calls of libattn
+ *   plan.c      plans of libattn, workspace
  *   agree.c     one status and one sentence on all ranks; messages
  *   ring.c      the steps of forward and backward
  *
@@ -15,14 +17,23 @@
 #include "attn_mpi.h"
 #include "attn_verify.h"
 
-/* How the rows of a rank and a chunk of keys see each other. */
-enum kind {
-    FULL,
-    DIAGONAL,     /* the rank's own keys: causal; of zigzag's two chunks, too */
-    FIRST_KEYS,   /* zigzag, keys of a lower rank: all rows see the first half of them */
-    LAST_QUERIES, /* zigzag, keys of a higher rank: the second half of the rows sees all of them */
-    KINDS,
-    UNSEEN = KINDS
+enum half { ALL, FIRST, SECOND };
+
+/* Rows of a rank and keys of another (pieces.c), which are one call. */
+struct piece {
+    enum half q, kv;     /* SECOND: from the middle on */
+    bool causal, window; /* else they hide nothing in it */
+    bool seen;
+    bool begins;      /* the sums of its rows and of its keys */
+    int64_t distance; /* q_offset - kv_offset; 0 where nothing counts from positions */
+    attn_plan *plan;
+    bool shared; /* the plan is that of an earlier piece */
+};
+
+enum { PIECES_MOST = 4 };
+struct pieces {
+    struct piece items[PIECES_MOST];
+    int count;
 };
 
 /* Plans that add up parts of a tensor in fp32. */
@@ -42,9 +53,11 @@ struct attn_mpi_plan {
     int (*wait)(void *stream);
     int rows_kv; /* of a chunk, counted as messages do: row by row of each head */
     MPI_Datatype row_k, row_v, sum_k, sum_v;
-    attn_plan *attend[KINDS];
-    struct sum o;          /* forward */
-    struct sum dq, dk, dv; /* backward */
+    struct pieces *pieces;    /* by the rank that has the keys */
+    int steps;                /* of the ring: chunks that some rank sees travel, no others */
+    struct sum o;             /* forward */
+    struct sum dq, dk, dv;    /* backward */
+    attn_plan *sink, *slopes; /* backward: sums of their gradients */
     size_t attend_workspace;
     size_t workspace;
 };
@@ -56,11 +69,12 @@ struct sums {
 
 /* Where everything lies in the workspace. */
 struct memory {
-    char *k[2], *v[2];            /* chunks that arrive */
-    char *part, *part_k, *part_v; /* of O or dQ, dK, dV, as the plans of libattn write them */
-    float *lse_part;              /* forward */
-    float *sum;                   /* of O or dQ */
-    struct sums sums[2];          /* backward */
+    char *k[2], *v[2];              /* chunks that arrive */
+    char *part, *part_k, *part_v;   /* of O or dQ, dK, dV, as the plans of libattn write them */
+    float *lse_part;                /* forward */
+    float *sink_part, *slopes_part; /* backward */
+    float *sum;                     /* of O or dQ */
+    struct sums sums[2];            /* backward */
     char *attend;
 };
 
@@ -74,19 +88,39 @@ struct call {
     attn_error error;
 };
 
-/* ---- plan.c ---------------------------------------------------------------------------------- */
+/* ---- check.c --------------------------------------------------------------------------------- */
 
-/* With a base of NULL: the size alone. */
-size_t memory_layout(const attn_mpi_plan *plan, char *base, struct memory *memory);
+/* Options and problem of this rank; fills the plan with them. */
+attn_status check_local(const attn_problem *problem, const attn_mpi_options *options,
+                        attn_context *context, attn_mpi_plan *plan, attn_error *error);
+
+/* Whether they agree with those of the other ranks. */
+attn_status compare_ranks(const attn_mpi_plan *plan, attn_error *error);
 
 /* Checks what a call was given, on this rank. */
 void call_begin(struct call *call, attn_direction direction, void *workspace, size_t size);
 
-enum kind kind_of(const attn_mpi_plan *plan, int source);
+/* ---- pieces.c -------------------------------------------------------------------------------- */
 
-/* Bytes before the second half of the rows, in a tensor with the shape of Q, or of O. */
-size_t half_of_q(const attn_mpi_plan *plan);
-size_t half_of_o(const attn_mpi_plan *plan);
+/* The pieces of a rank's rows and another's keys, those that begin first; returns their number.
+ * Without plans. */
+int pieces_of(const attn_mpi_plan *plan, int rank, int source, struct piece pieces[PIECES_MOST]);
+int steps_of(const attn_mpi_plan *plan);
+
+/* The plan of a piece. */
+attn_status make_attend(attn_context *context, attn_mpi_plan *plan, struct piece *piece,
+                        attn_error *error);
+
+/* Bytes before a half of a tensor with the problem's dtype. */
+size_t before_half(const attn_mpi_plan *plan, const struct sum *shape, enum half half);
+
+/* What is left of the promised alignment at an offset in bytes. */
+int32_t alignment_at(int32_t alignment, size_t offset);
+
+/* ---- plan.c ---------------------------------------------------------------------------------- */
+
+/* With a base of NULL: the size alone. */
+size_t memory_layout(const attn_mpi_plan *plan, char *base, struct memory *memory);
 
 /* ---- agree.c --------------------------------------------------------------------------------- */
 

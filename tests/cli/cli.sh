@@ -6,6 +6,9 @@
 #                                     # path of attest; leaves $attest, and an empty folder to be in
 #     accepts "name" plan --batch 2   # exit 0, nothing on stderr
 #     refuses "name" "part of the sentence" plan --batch x
+#     complains "name" 3 "part of the sentence" bench --device cuda
+#     not_run "name" "part of the sentence" profile --ncu none
+#     shows "name" 4 "text on stdout" sanitize --tool memcheck
 #     holds "name" test -e file; says "name" "text on stdout"; same "name" file file
 #     ok; bad "name" "why"; skipped word "why"
 #     finish
@@ -88,25 +91,94 @@ accepts() {
     fi
 }
 
-refuses() {
-    name=$1
-    sentence=$2
-    shift 2
-    run "$@"
-    if [ "$code" -ne 2 ]; then
-        bad "$name" "exit code $code, expected 2"
+# Judges the last run, called $name: exit code $expected, one line of complaint with $sentence, no
+# time on stdout, no file left.
+complained() {
+    if [ "$code" -ne "$expected" ]; then
+        bad "$name" "exit code $code, expected $expected"
     elif ! one_line_of_complaint; then
         bad "$name" "not one line of complaint"
     elif ! grep -qF -- "$sentence" stderr; then
         bad "$name" "no '$sentence' in it"
-    elif [ -s stdout ]; then
-        bad "$name" "something on stdout"
+    elif grep -q -e 'FLOP' -e 'gflops' -e '[0-9] ms' -e ' us$' -e '_seconds' stdout; then
+        bad "$name" "a number on stdout"
     elif ! nothing_left; then
         bad "$name" "a file was not removed"
         rm -f o.npy l.npy .attest-*
     else
         ok
     fi
+}
+
+complains() {
+    name=$1 expected=$2 sentence=$3
+    shift 3
+    run "$@"
+    complained
+}
+
+refuses() {
+    name=$1 expected=2 sentence=$2
+    shift 2
+    run "$@"
+    if [ -s stdout ]; then
+        bad "$name" "something on stdout"
+    else
+        complained
+    fi
+}
+
+# not_run NAME SENTENCE VERB...: exit code 3, one line that says NOT RUN and why, no folder of logs.
+not_run() {
+    name=$1 sentence=$2
+    shift 2
+    run "$@"
+    if [ "$code" -ne 3 ]; then
+        bad "$name" "exit code $code, expected 3"
+    elif ! one_line_of_complaint || ! grep -q "NOT RUN: .*$sentence" stderr; then
+        bad "$name" "not one line that says NOT RUN and '$sentence'"
+    elif [ -n "$(ls -d "$1"-* 2>/dev/null)" ]; then
+        bad "$name" "a folder was not removed"
+    else
+        ok
+    fi
+}
+
+# shows NAME CODE WORDS VERB...: the exit code, and these words on stdout.
+shows() {
+    name=$1 expected=$2 words=$3
+    shift 3
+    run "$@"
+    if [ "$code" -ne "$expected" ]; then
+        bad "$name" "exit code $code, expected $expected"
+        sed 's/^/     /' stdout
+    elif ! grep -q -- "$words" stdout; then
+        bad "$name" "no '$words' on stdout"
+        sed 's/^/     /' stdout
+    else
+        ok
+    fi
+}
+
+# Builds tests/faults/$1.c, whose functions replace those of the library; ends the script where that
+# cannot be done. Then `with_fault FAULT words...` runs attest with one of its faults.
+build_faults() {
+    compiler=${CC:-cc}
+    if ! $compiler -D_GNU_SOURCE -shared -fPIC -I"$here/../include" -o fault.so \
+        "$here/faults/$1.c" 2>stderr; then
+        skipped "faults" "$compiler cannot build them"
+        finish
+    fi
+    # Loaded before the sanitizers' own library, where there is one.
+    ASAN_OPTIONS=verify_asan_link_order=0${ASAN_OPTIONS:+:$ASAN_OPTIONS}
+    export ASAN_OPTIONS
+}
+
+with_fault() {
+    FAULT=$1
+    shift
+    FAULT=$FAULT LD_PRELOAD=$work/fault.so "$attest" "$@" >stdout 2>stderr
+    code=$?
 }
 
 # holds NAME command...: the command succeeds.

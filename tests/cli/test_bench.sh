@@ -13,26 +13,6 @@ fake=$(dirname "$attest")/tests/libfake_driver.so
 nvml=$(dirname "$attest")/tests/libfake_nvml.so
 unset ATTN_DRIVER ATTN_NVML FAKE_DRIVER_COMPUTE
 
-# ends NAME CODE TEXT words...: that exit code, one line of complaint with TEXT, no number.
-ends() {
-    name=$1
-    expected=$2
-    sentence=$3
-    shift 3
-    run "$@"
-    if [ "$code" -ne "$expected" ]; then
-        bad "$name" "exit code $code, expected $expected"
-    elif ! one_line_of_complaint; then
-        bad "$name" "not one line of complaint"
-    elif ! grep -qF -- "$sentence" stderr; then
-        bad "$name" "no '$sentence' in it"
-    elif grep -q -e 'FLOP' -e 'gflops' -e ' us$' -e '_seconds' stdout; then
-        bad "$name" "a number on stdout"
-    else
-        ok
-    fi
-}
-
 # ---- CPU -------------------------------------------------------------------------------------
 
 size="--batch 1 --heads 2 --seq 33 --dim 16"
@@ -110,26 +90,26 @@ holds "cold: one call in a sample" [ "$(grep -A4 '"cache": "cold"' stdout |
 accepts "as a table" bench $gpu --cache all
 holds "as a table: six" [ "$(grep -c -e ' cold ' -e ' warm ' stdout)" -eq 6 ]
 
-FAKE_DRIVER_SLEEP=50 ends "a sleep that reads half" 4 "a sleep of 1000.0 us reads 50" bench $gpu
-FAKE_DRIVER_SLEEP=120 ends "a sleep that reads more" 4 "a sleep of 1000.0 us reads 12" bench $gpu
+FAKE_DRIVER_SLEEP=50 complains "a sleep that reads half" 4 "a sleep of 1000.0 us reads 50" bench $gpu
+FAKE_DRIVER_SLEEP=120 complains "a sleep that reads more" 4 "a sleep of 1000.0 us reads 12" bench $gpu
 FAKE_DRIVER_SLEEP=50 run bench $gpu --all-variants --mode eager
 holds "a sleep that reads half, in a table" [ "$code" -eq 4 ]
 holds "in a table: each row" [ "$(grep -c ' invalid: .*a sleep of' stdout)" -gt 1 ]
 holds "in a table: no number" [ "$(grep -c ' warm ' stdout)" -eq 0 ]
-FAKE_DRIVER_BLIND=1 ends "a blind comparison" 4 "were not distinguished from right ones" bench $gpu
-FAKE_DRIVER_EVENTS=fast ends "faster than a GPU can be" 4 "no GPU does it in less" bench $gpu --json
+FAKE_DRIVER_BLIND=1 complains "a blind comparison" 4 "were not distinguished from right ones" bench $gpu
+FAKE_DRIVER_EVENTS=fast complains "faster than a GPU can be" 4 "no GPU does it in less" bench $gpu --json
 says "faster: said in JSON" '"outcome": "invalid"'
-FAKE_DRIVER_EVENTS=slow ends "events beyond the clock" 4 "by the clock" bench $gpu
+FAKE_DRIVER_EVENTS=slow complains "events beyond the clock" 4 "by the clock" bench $gpu
 # 20: more than the check takes, fewer than check, warm-up and the least samples take on a busy machine.
 for mode in eager stream graph; do
     for cache in cold warm; do
-        FAKE_DRIVER_RIGHT_LAUNCHES=20 ends "outputs change, $mode $cache" 1 "was another one" \
+        FAKE_DRIVER_RIGHT_LAUNCHES=20 complains "outputs change, $mode $cache" 1 "was another one" \
             bench $gpu --mode $mode --cache $cache --width 0
     done
 done
 # One wrong call, then right ones: only a check after each sample can find it.
 for mode in eager stream graph; do
-    FAKE_DRIVER_WRONG_ONCE=1 ends "outputs change once, $mode" 1 "was another one" \
+    FAKE_DRIVER_WRONG_ONCE=1 complains "outputs change once, $mode" 1 "was another one" \
         bench $gpu --mode $mode --cache cold --width 0
 done
 
@@ -137,9 +117,9 @@ regret="--device cuda --driver $fake --regret 12 --seconds 1e-6"
 accepts "regret on a GPU" bench $regret --out regret.json
 says "regret on a GPU: classes" "prefill "
 holds "regret on a GPU: as a graph" grep -q '"mode": "graph"' regret.json
-FAKE_DRIVER_SLEEP=50 ends "regret: a sleep that reads half" 4 "a sleep of 1000.0 us" bench $regret
-FAKE_DRIVER_COMPUTE=0 ends "regret: outputs not written" 1 "bench: wrong: " bench $regret
-FAKE_DRIVER_EVENTS=slow ends "regret: events beyond the clock" 4 "by the clock" bench $regret
+FAKE_DRIVER_SLEEP=50 complains "regret: a sleep that reads half" 4 "a sleep of 1000.0 us" bench $regret
+FAKE_DRIVER_COMPUTE=0 complains "regret: outputs not written" 1 "bench: wrong: " bench $regret
+FAKE_DRIVER_EVENTS=slow complains "regret: events beyond the clock" 4 "by the clock" bench $regret
 
 # ---- the GPU's state -------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@
 set -u
 . "$(dirname "$0")/cli.sh"
 unset VGPU_ASYNC VGPU_SEED VGPU_THREADS VGPU_SM VGPU_CHECKS VGPU_REPORT
+export XDG_CACHE_HOME="$work/.cache"
 
 # Where the build left it out, that is what it says.
 if "$attest" devices | grep -q '^vgpu  *not available: .*not built in'; then
@@ -109,7 +110,8 @@ copy_doubles="kernels.ptx --entry _ZN6shapes4copyId --grid 1 --block 32"
         --arg buf:u8:301:@from.npy --arg buf:u8:301:zero --arg i64:300
     for wrong in "u8:256|256 is out of the range of u8" "i32:1.5|'1.5' is not a whole number" \
         "f16:70000|70000 is out of the range of f16" "i8:-129|-129 is out of the range of i8" \
-        "f33:1|'f33', expected buf, tmap or one of f32" "i32|it ends after its type" \
+        "f33:1|'f33', expected buf, tmap, struct, bytes, ptr, ptrs, numba or one of f32" \
+        "i32|it ends after its type" \
         "buf:f32:0:zero|0 elements of f32" "buf:f32:9999999999:zero|expected 1 or more in at most" \
         "buf:f32:8:fun|fill 'fun', expected zero" "buf:f32:8:rand:x|seed 'x'" \
         "buf:f32:8:@absent.npy|absent.npy: No such file" "buf:f32:x:zero|count 'x'" \
@@ -144,7 +146,7 @@ box="tensor.ptx --grid 1 --block 32 --arg buf:f32:256:uninit"
 # ---- entries, usage, reports -----------------------------------------------------------------
 
 accepts "list" check kernels.ptx --list
-says "its C++ name" "(shapes::copy<...>)"
+says "its C++ name" "(shapes::copy<double>(double const*, double*, long long))"
 says "its parameters" "3 parameters of 8, 8, 4 bytes"
 accepts "the only entry" check race.ptx --list --json
 says "list as JSON" '"demangled": "sum"'

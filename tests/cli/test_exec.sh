@@ -32,7 +32,7 @@ if ! command -v nvcc >/dev/null && [ ! -x /usr/local/cuda/bin/nvcc ]; then
     finish
 fi
 cp "$here/data/exec/"*.cu .
-for name in good bugs; do
+for name in good objects textures bugs; do
     if ! "$attest" nvcc -std=c++17 -o $name $name.cu 2>stderr; then
         skipped nvcc "$(head -1 stderr)"
         finish
@@ -47,25 +47,52 @@ for part in vectors templates reduction variables streams cooperation boxes devi
 done
 says "printf in a kernel" "thread 1 of a kernel says 42 and 0.25"
 holds "no part failed" sh -c '! grep FAIL stdout'
+for program in "objects pointers shapes heap" "textures plane memory deep surfaces"; do
+    set -- $program
+    accepts "$1" exec "./$1"
+    shift
+    for part in "$@"; do
+        says "$part" "ok $part"
+    done
+done
 accepts "without checks" exec --checks none --threads 1 ./good
 
 # ---- bugs ------------------------------------------------------------------------------------
 
-# finds BUG KIND LINE: exit code 1, and an error of this kind at this line
+# finds BUG KIND LINE: exit code 1, and an error of this kind at this line or inlined there
 finds() {
     run exec --report report.txt ./bugs "$1"
     holds "$1: exit code" test "$code" -eq 1
-    holds "$1: kind and line" grep -q "bugs.cu:$3:.*error: $2: " report.txt
+    holds "$1: kind and line" \
+        sh -c "grep -A3 'error: $2: ' report.txt | grep -q 'bugs.cu:$3:'"
 }
 line_of() { grep -n "// $1" bugs.cu | cut -d: -f1; }
 finds outside out-of-bounds "$(line_of 'i < n is missing')"
 finds race race "$(line_of 'no __syncthreads')"
 finds uninitialised uninitialised "$(line_of 'the host never')"
+finds heap1 out-of-bounds "$(line_of 'past a block of malloc')"
+finds heap2 use-after-free "$(line_of 'after free')"
+finds heap3 use-after-free "$(line_of 'a second time')"
+finds heap4 illegal-operand "$(line_of 'of cudaMalloc')"
+finds call1 illegal-operand "$(line_of 'y is no function')"
+finds image1 out-of-bounds "$(line_of 'the surface has 2 rows')"
+finds image2 use-after-free "$(line_of 'outside, which is clamped')"
+finds image3 illegal-operand "$(line_of 'outside, which is clamped')"
+finds image4 uninitialised "$(line_of 'outside, which is clamped')"
+for right in heap0 call0 image0; do
+    accepts "$right: no bug" exec ./bugs $right
+done
 run exec ./bugs outside
 holds "a report on stderr" grep -q 'bugs.cu:.*error: out-of-bounds' stderr
 accepts "no bug" exec ./bugs
 accepts "the launch with the bug is not checked" exec --launch 2 ./bugs race
 accepts "the kernel with the bug is not checked" exec --launch '^outs' ./bugs race
+accepts "what an unchecked launch wrote is initialised" exec --launch 2 ./good
+run exec --ctas 1 ./bugs later
+holds "a CTA with a race is not in the sample" test "$code" -eq 0
+run exec --ctas 2 ./bugs later
+holds "it is in the sample" test "$code" -eq 1
+holds "the report names the sample" grep -q 'a sample of 2 of 4 clusters' stderr
 run exec --launch '^ra.e$' ./bugs race
 holds "it is checked" test "$code" -eq 1
 
@@ -81,6 +108,11 @@ nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
 "$nvcc" -o static bugs.cu 2>/dev/null
 refuses "the static runtime" "attest nvcc" exec ./static
 "$nvcc" -cudart shared -gencode arch=compute_90,code=compute_90 -o compressed bugs.cu 2>/dev/null
+accepts "compressed PTX" exec ./compressed
 run exec ./compressed race
-holds "compressed PTX is refused" grep -q 'compressed: compile it by attest nvcc' stderr
+holds "a bug in compressed PTX" grep -q 'error: race: ' stderr
+"$nvcc" -cudart shared -compress-mode=speed -gencode arch=compute_90,code=compute_90 \
+    -o otherwise bugs.cu 2>/dev/null
+run exec ./otherwise race
+holds "PTX that is compressed otherwise is refused" grep -q 'compile it by attest nvcc' stderr
 finish

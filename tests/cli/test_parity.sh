@@ -93,23 +93,7 @@ refuses "a job by hand, a file is open" "its own child processes" parity --job l
 # ---- planted faults ----------------------------------------------------------------------------
 
 [ -z "${TEST_FEWER:-}" ] || finish # what follows is about verdicts, and the same in every mode
-compiler=${CC:-cc}
-if ! $compiler -D_GNU_SOURCE -shared -fPIC -I"$here/../include" -o fault.so \
-    "$here/faults/parity.c" 2>stderr; then
-    skipped "faults" "$compiler cannot build them"
-    finish
-fi
-
-# Loaded before the sanitizers' own library, where there is one.
-ASAN_OPTIONS=verify_asan_link_order=0${ASAN_OPTIONS:+:$ASAN_OPTIONS}
-export ASAN_OPTIONS
-
-with_fault() {
-    FAULT=$1
-    shift
-    FAULT=$FAULT LD_PRELOAD=$work/fault.so "$attest" "$@" >stdout 2>stderr
-    code=$?
-}
+build_faults parity
 
 # notices FAULT "what the anatomy says" words...: FAIL, and described so.
 notices() {

@@ -69,37 +69,11 @@ good() {
     echo 0.76 >fake/idle
 }
 
-# judged NAME CODE WORDS [options]: the exit code, and these words on stdout.
+# judged NAME CODE WORDS [options]
 judged() {
-    name=$1
-    expected=$2
-    words=$3
+    about="$1" exit_code=$2 text=$3
     shift 3
-    run profile --driver "$driver" --ncu bin/ncu --out out "$@"
-    if [ "$code" -ne "$expected" ]; then
-        bad "$name" "exit code $code, expected $expected"
-        sed 's/^/     /' stdout
-    elif ! grep -q -- "$words" stdout; then
-        bad "$name" "no '$words' on stdout"
-        sed 's/^/     /' stdout
-    else
-        ok
-    fi
-}
-
-# not_run NAME SENTENCE [options]
-not_run() {
-    name=$1
-    sentence=$2
-    shift 2
-    run profile "$@"
-    if [ "$code" -ne 3 ]; then
-        bad "$name" "exit code $code, expected 3"
-    elif ! one_line_of_complaint || ! grep -q "NOT RUN: .*$sentence" stderr; then
-        bad "$name" "not one line that says NOT RUN and '$sentence'"
-    else
-        ok
-    fi
+    shows "$about" "$exit_code" "$text" profile --driver "$driver" --ncu bin/ncu --out out "$@"
 }
 
 # ---- usage, and what is absent ---------------------------------------------------------------
@@ -107,8 +81,8 @@ not_run() {
 refuses "a CPU" "expected a GPU" profile --device cpu
 refuses "not an expression" "is not a regular expression" profile --variant '('
 good
-not_run "no driver" "no-driver" --driver "$work/no-driver.so" --ncu bin/ncu
-not_run "no driver, JSON" "no-driver" --driver "$work/no-driver.so" --ncu bin/ncu --json
+not_run "no driver" "no-driver" profile --driver "$work/no-driver.so" --ncu bin/ncu
+not_run "no driver, JSON" "no-driver" profile --driver "$work/no-driver.so" --ncu bin/ncu --json
 says "no driver: in JSON" '"verdict": "NOT_RUN"'
 run profile --target --driver "$work/no-driver.so"
 holds "target without a driver" [ "$code" -eq 3 ]
@@ -128,7 +102,7 @@ if [ ! -x /usr/local/cuda/bin/ncu ]; then
     holds "no ncu" [ "$code" -eq 3 ]
     holds "no ncu: says so" grep -q "NOT RUN: ncu is neither in" stderr
 fi
-not_run "ncu's path is wrong" "bin/none: No such file" --driver "$driver" --ncu bin/none
+not_run "ncu's path is wrong" "bin/none: No such file" profile --driver "$driver" --ncu bin/none
 refuses "no such variant" "matches no variant" profile --driver "$driver" --variant no_such
 
 # ---- the gates -------------------------------------------------------------------------------
@@ -173,7 +147,7 @@ judged "a metric that it does not know" 0 "91.5 .*PASS" $one
 holds "a metric that it does not know: second run" [ "$(wc -l <fake/calls)" -eq 2 ]
 good
 : >fake/forbidden
-not_run "no right to the counters" "ERR_NVGPUCTRPERM" --driver "$driver" --ncu bin/ncu --out out $one
+not_run "no right to the counters" "ERR_NVGPUCTRPERM" profile --driver "$driver" --ncu bin/ncu --out out $one
 good
 judged "all of them" 0 PASS
 rows=$(grep -c PASS stdout)

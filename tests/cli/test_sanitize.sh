@@ -61,54 +61,26 @@ good() {
 
 # judged NAME CODE WORDS [options]: the exit code, and a line of the table with these words.
 judged() {
-    name=$1
-    expected=$2
-    words=$3
+    about="$1" exit_code=$2 text=$3
     shift 3
-    run sanitize --device cpu --variant 'cpu_tile_c$' --sanitizer bin/compute-sanitizer \
-        --faults faults --out out "$@"
-    if [ "$code" -ne "$expected" ]; then
-        bad "$name" "exit code $code, expected $expected"
-        sed 's/^/     /' stdout
-    elif ! grep -q -- "$words" stdout; then
-        bad "$name" "no '$words' on stdout"
-        sed 's/^/     /' stdout
-    else
-        ok
-    fi
+    shows "$about" "$exit_code" "$text" sanitize --device cpu --variant 'cpu_tile_c$' \
+        --sanitizer bin/compute-sanitizer --faults faults --out out "$@"
 }
 
 # ---- the device or the tool is not there -----------------------------------------------------
 
-# not_run NAME SENTENCE [options]
-not_run() {
-    name=$1
-    sentence=$2
-    shift 2
-    run sanitize "$@"
-    if [ "$code" -ne 3 ]; then
-        bad "$name" "exit code $code, expected 3"
-    elif ! one_line_of_complaint || ! grep -q "NOT RUN: .*$sentence" stderr; then
-        bad "$name" "not one line that says NOT RUN and '$sentence'"
-    elif [ -n "$(ls -d sanitize-* 2>/dev/null)" ]; then
-        bad "$name" "a folder was not removed"
-    else
-        ok
-    fi
-}
-
 good
 ATTN_DRIVER=$work/no-such-driver.so
 export ATTN_DRIVER
-not_run "no driver" "no-such-driver" --sanitizer bin/compute-sanitizer
-not_run "no driver, JSON" "no-such-driver" --json
+not_run "no driver" "no-such-driver" sanitize --sanitizer bin/compute-sanitizer
+not_run "no driver, JSON" "no-such-driver" sanitize --json
 says "the reason as JSON" '"verdict": "NOT_RUN"'
 unset ATTN_DRIVER
-not_run "the tool's path is wrong" "bin/none: No such file" --device cpu --sanitizer bin/none \
+not_run "the tool's path is wrong" "bin/none: No such file" sanitize --device cpu --sanitizer bin/none \
     --faults faults
-not_run "no planted faults" "--faults: nowhere: No such file" --device cpu --faults nowhere \
+not_run "no planted faults" "--faults: nowhere: No such file" sanitize --device cpu --faults nowhere \
     --sanitizer bin/compute-sanitizer
-not_run "planted faults: a file" "--faults: bin/compute-sanitizer: not a folder" --device cpu \
+not_run "planted faults: a file" "--faults: bin/compute-sanitizer: not a folder" sanitize --device cpu \
     --faults bin/compute-sanitizer --sanitizer bin/compute-sanitizer
 # Not in PATH: the toolkit's own, which has nothing to say about a program without a GPU, or none.
 path=$PATH

@@ -272,6 +272,7 @@ attn_problem fitting_problem(const attn_variant *variant) {
     p.dtype = (attn_dtype)__builtin_ctz(variant->dtypes);
     p.dtype_kv = (variant->dtypes >> ATTN_E4M3 & 1) != 0 ? (int32_t)ATTN_E4M3 : -1;
     p.head_dim = variant->head_dim_max < p.head_dim ? variant->head_dim_max : p.head_dim;
+    p.v_in_k = variant->v_in_k > 0;
     if (strcmp(variant->family, "fwd_hopper_causal") == 0) {
         p.causal = ATTN_CAUSAL_TOP_LEFT;
     }

@@ -122,7 +122,7 @@ static bool is_chunk(const char *kernel) {
 }
 
 static bool is_decode(const char *kernel) {
-    return strstr(kernel, "_decode") != NULL;
+    return strstr(kernel, "_decode") != NULL || strstr(kernel, "_mla") != NULL;
 }
 
 /* Rows and keys of a box: of the tile, or of a warp's share of its keys. */
@@ -131,7 +131,7 @@ static bool read_box(const struct fake_launch *launch, int *rows, int *keys) {
     for (const char *at = launch->kernel->name; (at = strstr(at, "_d")) != NULL; at++) {
         int dim;
         if (sscanf(at, "_d%d_%dx%d", &dim, rows, keys) == 3) {
-            *keys /= is_decode(launch->kernel->name) ? warps : 1;
+            *keys /= strstr(launch->kernel->name, "_decode") != NULL ? warps : 1;
             return true;
         }
     }

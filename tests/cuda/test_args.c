@@ -118,7 +118,10 @@ AT(cu_seqlens_q, 216);
 AT(block_table_stride, 256);
 AT(batch, 264);
 AT(ctas_of_row, 332);
-_Static_assert(sizeof(struct attn_append_args) == 336, "struct attn_append_args has another size");
+AT(k_scale, 336);
+AT(s_k_scale, 352);
+AT(ctas_of_q, 404);
+_Static_assert(sizeof(struct attn_append_args) == 408, "struct attn_append_args has another size");
 #undef AT
 #define AT(field, offset)                                                                          \
     _Static_assert(offsetof(struct attn_merge_args, field) == (offset), #field " has moved")
@@ -166,6 +169,12 @@ static bool is_chunk(const attn_variant *variant) {
     return strcmp(variant->family, "fwd_hopper_chunk") == 0;
 }
 
+/* Split-KV of Q tiles of several warps, one CTA per SM. */
+static bool is_wide(const attn_variant *variant) {
+    return strcmp(variant->family, "fwd_mma_wide") == 0 ||
+           strcmp(variant->family, "fwd_hopper_mla") == 0;
+}
+
 enum { SM_COUNT = 20 }; /* of the fake driver's first device */
 
 static bool has_clusters(const attn_variant *variant) {
@@ -188,9 +197,10 @@ static long long parts_of(const attn_problem *p, const attn_variant *variant, lo
         return tiles < 2 * SM_COUNT && chunks > 1 && bytes < 0x1p28 ? chunks : 1;
     }
     const long long keys = (p->seq_kv + variant->block_kv - 1) / variant->block_kv / 2;
-    const long long room = 2 * SM_COUNT / tiles, parts = room < keys ? room : keys;
+    const long long room = (is_wide(variant) ? 1 : 2) * SM_COUNT / tiles;
+    const long long parts = room < keys ? room : keys;
     const bool shares = strncmp(variant->family, "fwd_mma_decode", 14) == 0 ||
-                        strcmp(variant->family, "fwd_tf32_decode") == 0;
+                        strcmp(variant->family, "fwd_tf32_decode") == 0 || is_wide(variant);
     return shares && parts > 1 ? parts : 1;
 }
 
@@ -240,8 +250,10 @@ static size_t workspace_of(const attn_problem *p, const attn_variant *variant, l
                warps * (size_t)parts * (size_t)(4 * 16 * variant->head_dim_max + 4 * 32 * 4);
     }
     if (parts > 1) {
+        const long long warps = is_wide(variant) ? variant->block_q / 16 : 1;
         return (8 * (size_t)tiles + 255) / 256 * 256 +
-               (size_t)(tiles * parts) * (size_t)(4 * 16 * variant->head_dim_max + 4 * 32 * 4);
+               (size_t)(tiles * parts * warps) *
+                   (size_t)(4 * 16 * variant->head_dim_max + 4 * 32 * 4);
     }
     return has_counters(variant) ? 2 * sizeof(unsigned long long) : 0;
 }
@@ -271,8 +283,9 @@ static long long packed_heads(const attn_problem *p, const attn_variant *variant
         const bool power = heads == 1 || heads == 2 || heads == 4 || heads == 8 || heads == 16;
         return power && !p->alibi && (is_mixed(variant) || 8 * saved >= apart) ? heads : 1;
     }
-    const bool packs = is_mma(variant) || has_clusters(variant);
-    return packs && p->seq_q <= 16 && p->seq_q * heads <= 4 * variant->block_q ? heads : 1;
+    const bool packs = is_mma(variant) || has_clusters(variant) || is_wide(variant);
+    const bool fits = is_wide(variant) || p->seq_q * heads <= 4 * variant->block_q;
+    return packs && p->seq_q <= 16 && fits ? heads : 1;
 }
 
 /* Sections are as equal as can be, and K and V of one fit in so many MiB, if one head's do. */
@@ -331,7 +344,7 @@ static void check_launch(const struct fake_call *launch, const attn_problem *p,
     if (split) {
         CHECK_EQ(launch->grid[0], p->heads_q);
     } else {
-        const bool stays = is_hopper(variant) && !has_clusters(variant);
+        const bool stays = is_hopper(variant) && !has_clusters(variant) && !is_wide(variant);
         const long long most = is_mixed(variant) ? (p->seq_kv + 127) / 128 : args.num_splits;
         const long long ctas = all * (most > 1 ? most : 1);
         CHECK_EQ(launch->grid[0], stays && ctas > SM_COUNT ? SM_COUNT : ctas);
@@ -368,6 +381,10 @@ static attn_problem draw(const attn_variant *variant, uint64_t seed) {
         p.seq_q = rng_chance(&rng, 40) ? rng_range(&rng, 1, 17) : p.seq_q;
         p.heads_q = p.heads_kv * rng_range(&rng, 1, 20);
     }
+    if (variant->v_in_k > 0) {
+        p.v_in_k = true;
+        p.head_dim_v = p.head_dim < variant->v_in_k ? p.head_dim : variant->v_in_k;
+    }
     draw_options(&rng, variant->options, &p);
     p.layout = rng_chance(&rng, 50) ? ATTN_BHSD : ATTN_BSHD;
     p.causal = (attn_causal)rng_range(&rng, 0, 2);
@@ -398,6 +415,7 @@ static void run_one(attn_context *context, const attn_variant *variant, uint64_t
     attn_tensors t = stand_ins();
     attn_error why;
     uint64_t rng = seed + 77;
+    t.v = p.v_in_k ? t.k : t.v;
     if (attn_variant_check(context, variant->name, &p, NULL) != ATTN_OK &&
         !(variant->dtypes >> p.dtype & 1)) {
         return;

@@ -9,19 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fuzz/fuzz.h"
 #include "tool/stages/inspect/cubin.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 enum { ENTRIES_MAX = 8 }; /* each is looked at in time that grows with the number of symbols */
-
-#define HOLDS(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                        \
-            abort();                                                                               \
-        }                                                                                          \
-    } while (0)
 
 static bool inside(const struct cubin *cubin, const void *from, size_t bytes) {
     const size_t at = (size_t)((const unsigned char *)from - cubin->data);

@@ -9,9 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fuzz/fuzz.h"
 #include "tool/base/fatbin.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { HEADER = 16, HEADERS = 80, AT_BYTES = 8, AT_PADDED = 24, AT_IMAGE = 32 };
 

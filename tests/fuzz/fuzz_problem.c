@@ -16,17 +16,9 @@
 
 #include "attn_inspect.h"
 #include "attn_verify.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "fuzz/fuzz.h"
 
 enum { TENSOR_MAX = 1 << 14, PAIRS_MAX = 1 << 12 }; /* elements and (query, key) pairs computed */
-
-#define HOLDS(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            abort();                                                                               \
-        }                                                                                          \
-    } while (0)
 
 /* ---- bytes to a problem ---------------------------------------------------------------------- */
 

@@ -200,53 +200,37 @@ TEST(wrong_scales_are_found) {
 
 /* ---- what is refused ------------------------------------------------------------------------- */
 
-static void refused(const attn_problem *p, attn_status status, const char *word) {
-    attn_error why;
-    CHECK_STATUS(attn_problem_check(p, &why), status, &why);
-    CHECK_CONTAINS(why.text, word);
-}
-
 TEST(problems) {
     attn_problem p = problem_of(ATTN_FP16, ATTN_E4M3, 2, 100);
     attn_error why;
     CHECK_STATUS(attn_problem_check(&p, &why), ATTN_OK, &why);
     p.k_scale.row = -1;
-    refused(&p, ATTN_INVALID, "k_scale.row stride = -1");
+    problem_refused(&p, ATTN_INVALID, "k_scale.row stride = -1");
     p.k_scale.row = 0;
     p.v_scale.batch = (int64_t)1 << 58;
-    refused(&p, ATTN_INVALID, "v_scale.batch stride");
+    problem_refused(&p, ATTN_INVALID, "v_scale.batch stride");
     p.v_scale.batch = 1;
     p.dtype_kv = ATTN_FP16;
-    refused(&p, ATTN_INVALID, "v_scale strides = {1, 0, 0}");
+    problem_refused(&p, ATTN_INVALID, "v_scale strides = {1, 0, 0}");
     p.v_scale.batch = 0;
     p.dtype_kv = ATTN_BF16;
-    refused(&p, ATTN_UNSUPPORTED, "dtype_kv = 2");
+    problem_refused(&p, ATTN_UNSUPPORTED, "dtype_kv = 2");
     p.dtype_kv = ATTN_E5M2 + 1;
-    refused(&p, ATTN_INVALID, "ATTN_E5M2");
+    problem_refused(&p, ATTN_INVALID, "ATTN_E5M2");
     p.dtype_kv = -1;
     p.dtype_o = ATTN_E4M3;
-    refused(&p, ATTN_INVALID, "dtype_o = 3");
+    problem_refused(&p, ATTN_INVALID, "dtype_o = 3");
     p.dtype_o = -1;
     p.dtype = ATTN_E4M3;
-    refused(&p, ATTN_INVALID, "dtype = 3");
+    problem_refused(&p, ATTN_INVALID, "dtype = 3");
     p.dtype = ATTN_FP16;
     p.bias_dtype = ATTN_E5M2;
-    refused(&p, ATTN_INVALID, "bias_dtype = 4");
+    problem_refused(&p, ATTN_INVALID, "bias_dtype = 4");
 }
 
 TEST(no_gradients) {
     attn_problem p = problem_of(ATTN_FP16, ATTN_E4M3, 2, 100);
-    attn_plan_options options;
-    attn_plan *plan = NULL;
-    attn_error why;
-    attn_row rows;
-    int64_t cols;
-    attn_plan_options_init(&options);
-    options.direction = ATTN_BACKWARD;
-    CHECK_STATUS(attn_plan_create(context, &p, &options, &plan, &why), ATTN_UNSUPPORTED, &why);
-    CHECK_CONTAINS(why.text, "dtype_kv = 3");
-    CHECK_STATUS(attn_gradient_shape(&p, ATTN_GRADIENT_K, &rows, &cols, &why), ATTN_UNSUPPORTED,
-                 &why);
+    has_no_gradients(context, &p, "dtype_kv = 3");
 }
 
 TEST(misaligned_scales) {
@@ -262,15 +246,4 @@ TEST(misaligned_scales) {
     }
 }
 
-TEST_STATE()
-
-int main(int argc, char **argv) {
-    attn_error why;
-    if (attn_open(NULL, &context, &why) != ATTN_OK) {
-        printf("%s\n", why.text);
-        return TEST_FAIL;
-    }
-    const int status = test_run(argc > 1 ? argv[1] : "");
-    attn_close(context);
-    return status;
-}
+TEST_MAIN_WITH(context)

@@ -221,27 +221,21 @@ TEST(pages_outside_the_pool) {
     sample_free(&s);
 }
 
-static void refused(const attn_problem *p, attn_status status, const char *word) {
-    attn_error why;
-    CHECK_STATUS(attn_problem_check(p, &why), status, &why);
-    CHECK_CONTAINS(why.text, word);
-}
-
 TEST(problems) {
     attn_problem p = problem_of(ATTN_FP32, -1, 2, 100);
-    refused(&p, ATTN_INVALID, "page_size = -1");
+    problem_refused(&p, ATTN_INVALID, "page_size = -1");
     p.page_size = 16;
     p.num_pages = -1;
-    refused(&p, ATTN_INVALID, "num_pages = -1");
+    problem_refused(&p, ATTN_INVALID, "num_pages = -1");
     p.num_pages = 5;
     p.block_table_stride = -1;
-    refused(&p, ATTN_INVALID, "block_table_stride = -1");
+    problem_refused(&p, ATTN_INVALID, "block_table_stride = -1");
     p.block_table_stride = 0;
     p.used_kv = false;
-    refused(&p, ATTN_INVALID, "used_kv = true");
+    problem_refused(&p, ATTN_INVALID, "used_kv = true");
     p.used_kv = true;
     p.k.batch = (int64_t)1 << 57;
-    refused(&p, ATTN_INVALID, "k.batch stride");
+    problem_refused(&p, ATTN_INVALID, "k.batch stride");
     p.k.batch = ATTN_AUTO;
     p.layout = ATTN_BSHD;
     attn_problem r = {.size = sizeof r};
@@ -255,17 +249,7 @@ TEST(problems) {
 
 TEST(no_gradients) {
     attn_problem p = problem_of(ATTN_FP32, 16, 2, 100);
-    attn_plan_options options;
-    attn_plan *plan = NULL;
-    attn_error why;
-    attn_row rows;
-    int64_t cols;
-    attn_plan_options_init(&options);
-    options.direction = ATTN_BACKWARD;
-    CHECK_STATUS(attn_plan_create(context, &p, &options, &plan, &why), ATTN_UNSUPPORTED, &why);
-    CHECK_CONTAINS(why.text, "page_size = 16");
-    CHECK_STATUS(attn_gradient_shape(&p, ATTN_GRADIENT_K, &rows, &cols, &why), ATTN_UNSUPPORTED,
-                 &why);
+    has_no_gradients(context, &p, "page_size = 16");
 }
 
 TEST_MAIN_WITH(context)

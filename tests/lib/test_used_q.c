@@ -167,18 +167,8 @@ TEST(used_q_that_is_wrong) {
 
 TEST(draft_masks_have_no_gradients) {
     attn_problem p = problem_of(0);
-    attn_plan_options options;
-    attn_plan *plan = NULL;
-    attn_error why;
-    attn_row rows;
-    int64_t cols;
     p.draft = true;
-    attn_plan_options_init(&options);
-    options.direction = ATTN_BACKWARD;
-    CHECK_STATUS(attn_plan_create(context, &p, &options, &plan, &why), ATTN_UNSUPPORTED, &why);
-    CHECK_CONTAINS(why.text, "draft = true");
-    CHECK_STATUS(attn_gradient_shape(&p, ATTN_GRADIENT_K, &rows, &cols, &why), ATTN_UNSUPPORTED,
-                 &why);
+    has_no_gradients(context, &p, "draft = true");
 }
 
 TEST(reserved_fields_are_false) {
@@ -189,15 +179,4 @@ TEST(reserved_fields_are_false) {
     CHECK_CONTAINS(why.text, "reserved_serving");
 }
 
-TEST_STATE()
-
-int main(int argc, char **argv) {
-    attn_error why;
-    if (attn_open(NULL, &context, &why) != ATTN_OK) {
-        printf("%s\n", why.text);
-        return TEST_FAIL;
-    }
-    const int status = test_run(argc > 1 ? argv[1] : "");
-    attn_close(context);
-    return status;
-}
+TEST_MAIN_WITH(context)

@@ -25,7 +25,7 @@
 #     runtime           vgpu.h, itself (a library of its own over libvgpu)
 #   tool/base           include/, itself; tool/device: base as well; tool/cases: both
 #   tool/stages/X       base, device, cases, pack, stages/*.h, its own folder: never another stage
-#   tool/, the rest     include/, vgpu.h, tool/, libc; not src
+#   tool/, the rest     include/, vgpu.h, tool/, libc; not src; judge: seccomp, sys/socket
 #   tests/              all of ours by their path from the root, its own by their path from tests/
 #   tests/faults/*.cu   headers of src/kernels, as src/kernels
 #
@@ -128,11 +128,12 @@ allowed() {
             [ "$3" = cli/verbs.h ] || below tool "$3" base device cases pack "stages/${stage%%/*}" ||
                 case $3 in stages/*/*) false ;; *) below tool "$3" stages ;; esac
             ;;
+        tool/judge/*) system "$2" "$3" 'linux/audit linux/filter linux/seccomp sys/socket' || [ -f "tool/$3" ] ;;
         tool/*) [ "$2" = '"' ] && case $3 in */*) [ -f "tool/$3" ] ;; *) false ;; esac ;;
         esac
         ;;
     tests/faults/check/*.cu | tests/golden/*.cu | tests/data/*) true ;; # as a user would write them
-    tests/red_team/*.cu) true ;; # as a cheat would
+    tests/red_team/*) true ;; # as a cheat would
     tests/mpi/*) system "$2" "$3" "$libc attn_mpi" || [ -f "tests/$3" ] ;;
     tests/faults/*.cu) [ "$2" = '"' ] && [ "$3" != "${3%.h}" ] && below src/kernels "$3" common portable hopper ;;
     tests/*)

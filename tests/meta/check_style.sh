@@ -6,6 +6,7 @@
 #
 #   a source file has an SPDX line in its head and at most 1000 lines (a warning above 600)
 #   no tab or blank at the end of a line, no tab inside C, no line of C over 100 columns (but for @run)
+#   no folder holds more than 45 files of code
 #   no path of a developer's machine, no note to self, no code that is commented out by #if 0
 #
 # Exit code 0 clean (warnings or not), 1 violations, 2 usage.
@@ -16,6 +17,7 @@ set -u
 soft_limit=600
 hard_limit=1000
 columns=100
+folder_limit=45
 
 # All files of the tree that are text of ours.
 tree_files() {
@@ -54,6 +56,14 @@ check_file() {
         }' "$1"
 }
 
+check_folders() {
+    tree_files | grep -E '\.([chS]|[ch]pp|rs|cuh?|def|sh|py)$' | sed -n 's|/[^/]*$||p' | LC_ALL=C sort |
+        uniq -c |
+        awk -v most="$folder_limit" '
+            $1 > most { print $2 ": " $1 " files of code, at most " most; bad = 1 }
+            END { exit bad }'
+}
+
 check_tree() {
     cd "$1" || exit 2
     [ -f include/attn.h ] || {
@@ -62,6 +72,7 @@ check_tree() {
     }
     tree_files | {
         status=0
+        check_folders || status=1
         while IFS= read -r file; do
             check_file "$file" || status=1
         done
@@ -108,6 +119,14 @@ self_test() {
     plant include/attn.h "/* $(printf '%097d' 0) */" 1
     plant include/attn.h "/* TOD""O: later */" 1
     plant README.md "see /hom""e/someone/notes" 1
+    for i in $(seq "$folder_limit"); do
+        cp include/attn.h "include/$i.h"
+    done
+    if report=$(check_tree "$work/clean") ||
+        ! echo "$report" | grep -q '^include: 46 files of code, at most 45$'; then
+        echo "self-test: not found: a folder of 46 files"
+        failures=$((failures + 1))
+    fi
     [ "$failures" -eq 0 ] || exit 1
     echo "self-test: every planted violation was found"
 }

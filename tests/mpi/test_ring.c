@@ -5,7 +5,7 @@
  * gradients, by attn_verify. A second run with ranks that start late has the same bits. What is
  * wrong on one rank is an error on all, also in the middle of a ring.
  *
- * Invariant: all ranks run the same checks, and what they decide on is the same on all.
+ * Invariant: all ranks make the same calls of attn_mpi.h, whatever their checks find.
  */
 #include <attn_mpi.h>
 #include <unistd.h>
@@ -22,7 +22,12 @@ struct shape {
     attn_layout layout;
     int64_t batch, heads_q, heads_kv, rows, keys, dim, dim_v;
     float softcap;
+    bool window, alibi, sink, batch_slopes; /* slopes of each batch entry, else one for all */
+    int64_t left, right;                    /* of the window */
 };
+
+enum { PER_HEAD = 32 }; /* sinks and slopes, the same on all ranks */
+static float sinks[PER_HEAD], slopes[PER_HEAD], d_sink[PER_HEAD], d_slopes[PER_HEAD];
 
 static attn_problem problem_of(const struct shape *s, int64_t chunks) {
     attn_problem p;
@@ -38,6 +43,11 @@ static attn_problem problem_of(const struct shape *s, int64_t chunks) {
     p.head_dim = s->dim;
     p.head_dim_v = s->dim_v;
     p.softcap = s->softcap;
+    p.window_left = s->window ? s->left : -1;
+    p.window_right = s->window ? s->right : -1;
+    p.alibi = s->alibi;
+    p.alibi_batch_stride = s->batch_slopes ? s->heads_q + 1 : 0;
+    p.sink = s->sink;
     p.alignment = (int32_t)sizeof(float);
     return p;
 }
@@ -126,6 +136,10 @@ static void make_all(const struct shape *s, struct tensor t[NAMES]) {
     draw(&t[D_O], s->dtype, 4);
 }
 
+static bool takes_d_sink(const struct shape *s) {
+    return !s->window || s->rows == s->keys || ranks == 1;
+}
+
 static attn_tensors pointers(const struct tensor t[NAMES], bool whole) {
     attn_tensors p;
     char *at[NAMES];
@@ -142,6 +156,10 @@ static attn_tensors pointers(const struct tensor t[NAMES], bool whole) {
     p.dq = at[DQ];
     p.dk = at[DK];
     p.dv = at[DV];
+    p.sink = sinks;
+    p.alibi_slopes = slopes;
+    p.d_sink = takes_d_sink(t[Q].s) ? d_sink : NULL;
+    p.d_alibi_slopes = d_slopes;
     return p;
 }
 
@@ -167,6 +185,11 @@ static attn_mpi_plan *plan_of(const struct shape *s, attn_direction direction) {
     return plan;
 }
 
+/* Of their own rows each; the gradient is the sum. */
+static void sum_over_ranks(float values[PER_HEAD]) {
+    MPI_Allreduce(MPI_IN_PLACE, values, PER_HEAD, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+}
+
 /* Twice, the second time late on some ranks, into outputs of NaN: the same bits. */
 static void run_twice(const struct shape *s, attn_direction direction, struct tensor t[NAMES]) {
     static const enum name outputs[2][3] = {{O, LSE}, {DQ, DK, DV}};
@@ -180,6 +203,9 @@ static void run_twice(const struct shape *s, attn_direction direction, struct te
     char *first[3];
     attn_error why;
     for (int run = 0; run < 2; run++) {
+        for (int i = 0; i < PER_HEAD; i++) {
+            d_sink[i] = d_slopes[i] = 3e10F; /* written, not added to */
+        }
         memset(workspace, run == 0 ? 0xff : 0x7f, size);
         if (run == 1 && rank % 2 == 1) {
             usleep(20000);
@@ -201,6 +227,8 @@ static void run_twice(const struct shape *s, attn_direction direction, struct te
             gather(out);
         }
     }
+    sum_over_ranks(d_sink);
+    sum_over_ranks(d_slopes);
     free(workspace);
     attn_mpi_plan_destroy(plan);
 }
@@ -215,15 +243,21 @@ static void judge(const char *what, attn_status status, const attn_comparison *r
 
 static void compare(const struct shape *s, const struct tensor t[NAMES]) {
     enum { ROWS = 200 };
-    static const char *const names[] = {"dQ", "dK", "dV"};
+    static const char *const names[] = {"dQ", "dK", "dV", "dbias", "dsink", "dslopes"};
+    const bool wanted[] = {true, true, true, false, s->sink && takes_d_sink(s), s->alibi};
     const attn_problem p = problem_of(s, ranks);
     const attn_tensors whole = pointers(t, true);
     attn_row rows[ROWS];
     attn_comparison result = {.size = sizeof result};
     attn_error why = {""};
-    CHECK_STATUS(attn_rows_sample(&p, 7, rows, ROWS, &why), ATTN_OK, &why);
-    judge("O", attn_verify(context, &p, &whole, rows, ROWS, &result, &why), &result, &why);
-    for (int i = 0; i < 3; i++) {
+    if (rank == ranks - 1) { /* an output, a rank: all have the same */
+        CHECK_STATUS(attn_rows_sample(&p, 7, rows, ROWS, &why), ATTN_OK, &why);
+        judge("O", attn_verify(context, &p, &whole, rows, ROWS, &result, &why), &result, &why);
+    }
+    for (int i = 0; i < 6; i++) {
+        if (!wanted[i] || rank != i % ranks) {
+            continue;
+        }
         CHECK_STATUS(attn_gradient_sample(&p, (attn_gradient)i, 7, rows, ROWS, &why), ATTN_OK,
                      &why);
         const attn_status status =
@@ -240,8 +274,12 @@ static void try_shape(const struct shape *s) {
     run_twice(s, ATTN_BACKWARD, t);
     compare(s, t);
     free_all(t);
-    CHECK_MSG(test_state.failures == before, "method %d, causal %d, dtype %d, layout %d",
-              (int)s->method, (int)s->causal, (int)s->dtype, (int)s->layout);
+    CHECK_MSG(
+        test_state.failures == before,
+        "method %d, causal %d, dtype %d, layout %d, rows %lld, keys %lld, window %d %lld,%lld, "
+        "alibi %d, sink %d",
+        (int)s->method, (int)s->causal, (int)s->dtype, (int)s->layout, (long long)s->rows,
+        (long long)s->keys, s->window, (long long)s->left, (long long)s->right, s->alibi, s->sink);
 }
 
 TEST(whole_sequence) {
@@ -290,6 +328,36 @@ TEST(sixteen_bits) {
     try_shape(&cross);
 }
 
+/* Windows that end within a chunk, at its end, in another one; that hide whole chunks, or all of a
+ * rank's own keys; options that count from positions, alone and together. */
+TEST(options) {
+    static const int64_t windows[][2] = {{0, 0}, {5, 2}, {13, -1}, {-1, 1}, {25, 30}, {-1, -1}};
+    static const attn_causal causals[] = {ATTN_CAUSAL_NONE, ATTN_CAUSAL_TOP_LEFT,
+                                          ATTN_CAUSAL_BOTTOM_RIGHT};
+    for (int i = 0; i < 24; i++) {
+        const attn_causal causal = causals[i / 2 % 3];
+        const int64_t *window = windows[i / 4];
+        const struct shape s = {.method = (attn_mpi_method)(i % 2),
+                                .causal = causal,
+                                .dtype = i % 5 == 4 ? ATTN_BF16 : ATTN_FP32,
+                                .layout = (attn_layout)(i / 4 % 2),
+                                .batch = 1 + i / 3 % 2,
+                                .heads_q = 5,
+                                .heads_kv = 1,
+                                .rows = 14,
+                                .keys = causal == ATTN_CAUSAL_NONE ? 14 + 12 * (i % 3) : 14,
+                                .dim = 16,
+                                .dim_v = 24,
+                                .window = window[0] >= 0 || window[1] >= 0,
+                                .left = window[0],
+                                .right = window[1],
+                                .alibi = i % 3 == 0,
+                                .batch_slopes = i % 2 == 0,
+                                .sink = i / 2 % 2 == 0};
+        try_shape(&s);
+    }
+}
+
 /* ---- refusals -------------------------------------------------------------------------------- */
 
 static const struct shape small = {.causal = ATTN_CAUSAL_TOP_LEFT,
@@ -325,11 +393,11 @@ TEST(plans_refused) {
     p.head_dim = last ? 0 : p.head_dim;
     refused(&p, &options, ATTN_INVALID, who);
     p = problem_of(&small, 1);
-    p.window_left = 3;
-    refused(&p, &options, ATTN_UNSUPPORTED, "rank 0: attn_mpi does not take a window");
+    p.bias = true;
+    refused(&p, &options, ATTN_UNSUPPORTED, "rank 0: attn_mpi does not take a bias");
     p = problem_of(&small, 1);
-    p.alibi = last;
-    refused(&p, &options, ATTN_UNSUPPORTED, "ALiBi");
+    p.mask = last;
+    refused(&p, &options, ATTN_UNSUPPORTED, "a mask");
     p = problem_of(&small, 1);
     p.q_offset = last ? 8 : 0;
     refused(&p, &options, ATTN_UNSUPPORTED, "offsets");
@@ -358,6 +426,12 @@ TEST(plans_refused) {
         p = problem_of(&small, 1);
         p.scale = last ? 0.5F : 0.25F;
         refused(&p, &options, ATTN_INVALID, "scale");
+        p = problem_of(&small, 1);
+        p.window_left = last ? 4 : 3;
+        refused(&p, &options, ATTN_INVALID, "window_left is 3 on one rank and 4 on another");
+        p = problem_of(&small, 1);
+        p.alibi = last;
+        refused(&p, &options, ATTN_INVALID, "alibi is 0 on one rank and 1 on another");
         p = problem_of(&small, 1);
         options.method = last ? ATTN_MPI_ZIGZAG : ATTN_MPI_RING;
         refused(&p, &options, ATTN_INVALID, "method is 0 on one rank and 1 on another");
@@ -398,6 +472,26 @@ TEST(calls_refused) {
     CHECK_STATUS(attn_mpi_forward(plan, &mine, workspace, size, NULL, &why), ATTN_INVALID, &why);
     CHECK_CONTAINS(why.text, "tensors.lse = NULL");
     attn_mpi_plan_destroy(plan);
+    struct shape sunk = small;
+    sunk.sink = true;
+    plan = plan_of(&sunk, ATTN_FORWARD);
+    mine = pointers(t, false);
+    mine.sink = last ? NULL : mine.sink;
+    CHECK_STATUS(attn_mpi_forward(plan, &mine, workspace, size, NULL, &why), ATTN_INVALID, &why);
+    CHECK_CONTAINS(why.text, "tensors.sink = NULL");
+    attn_mpi_plan_destroy(plan);
+    sunk.causal = ATTN_CAUSAL_NONE;
+    sunk.window = true;
+    sunk.keys--;
+    plan = plan_of(&sunk, ATTN_BACKWARD);
+    mine = pointers(t, false);
+    mine.d_sink = last ? d_sink : NULL;
+    void *more = aligned_alloc(256, attn_mpi_workspace_size(plan) + 256);
+    CHECK_STATUS(attn_mpi_backward(plan, &mine, more, attn_mpi_workspace_size(plan), NULL, &why),
+                 ranks > 1 ? ATTN_UNSUPPORTED : ATTN_OK, &why);
+    CHECK_CONTAINS(why.text, ranks > 1 ? "tensors.d_sink with a window" : "");
+    free(more);
+    attn_mpi_plan_destroy(plan);
 
     const attn_problem p = problem_of(&small, 1);
     attn_mpi_options options;
@@ -428,6 +522,10 @@ int main(int argc, char **argv) {
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     attn_options_init(&options);
     options.threads = 1;
+    for (int i = 0; i < PER_HEAD; i++) {
+        sinks[i] = 0.4F * (float)(i % 5) - 1.0F;
+        slopes[i] = 0.03F * (float)(i % 7) + 0.01F;
+    }
     if (attn_open(&options, &context, &why) != ATTN_OK) {
         printf("%s\n", why.text);
         return TEST_FAIL;

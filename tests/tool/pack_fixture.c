@@ -98,27 +98,10 @@ void fixture_remove(char *path) {
 
 /* ---- logs ------------------------------------------------------------------------------------ */
 
-bool fixture_ptxas_log(const struct pack *pack, const char *variant, const char *image,
-                       const char *arch, int registers, int spills, char name[SHA256_TEXT],
-                       attn_error *why) {
-    char log[2048];
-    const int length =
-        snprintf(log, sizeof log,
-                 "sha256 %s\nptxas info    : Compiling entry function '%s' for '%s'\n"
-                 "ptxas info    : Function properties for %s\n"
-                 "    0 bytes stack frame, %d bytes spill stores, 0 bytes spill loads\n"
-                 "ptxas info    : Used %d registers, used 1 barriers, 1024 bytes smem\n",
-                 image, variant, arch, variant, spills, registers);
-    return pack_add_artifact(pack, log, (size_t)length, name, why);
-}
-
-bool fixture_dump(const struct pack *pack, const char *variant, int registers,
-                  char name[SHA256_TEXT], attn_error *why) {
-    char log[512];
-    const int length = snprintf(log, sizeof log,
-                                "Resource usage:\n Common:\n  GLOBAL:0\n Function %s:\n"
-                                "  REG:%d STACK:0 SHARED:2048 LOCAL:0 CONSTANT[0]:640\n",
-                                variant, registers);
+bool fixture_log(const struct pack *pack, const char *tool, const char *variant,
+                 char name[SHA256_TEXT], attn_error *why) {
+    char log[256];
+    const int length = snprintf(log, sizeof log, "what %s printed of %s\n", tool, variant);
     return pack_add_artifact(pack, log, (size_t)length, name, why);
 }
 
@@ -134,110 +117,7 @@ struct ncu_kernel fixture_kernel(const char *variant, double busy, double tensor
     return kernel;
 }
 
-static void put_kernel(FILE *out, const struct ncu_kernel *kernel) {
-    for (int i = 0; i < NCU_FIGURES; i++) {
-        if (!isnan(kernel->figures[i])) {
-            fprintf(out, "\"%s\",\"%s\",\"0\",\"9.0\",\"%s\",\"%%\",\"%.17g\"\n", kernel->name,
-                    kernel->name, NCU_FIGURE_METRICS[i], kernel->figures[i]);
-        }
-    }
-    for (int i = 0; i < NCU_STALLS; i++) {
-        if (!isnan(kernel->stalls[i])) {
-            fprintf(out, "\"%s\",\"%s\",\"0\",\"9.0\",\"" NCU_STALL_METRIC "\",\"\",\"%.17g\"\n",
-                    kernel->name, kernel->name, NCU_STALL_NAMES[i], kernel->stalls[i]);
-        }
-    }
-}
-
-bool fixture_ncu_log(const struct pack *pack, const struct ncu_kernel *kernel,
-                     char name[SHA256_TEXT], attn_error *why) {
-    const struct ncu_kernel idle = fixture_kernel("attest_sleep", 0.5, 0.0);
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
-    if (out == NULL) {
-        return explain(why, "out of memory");
-    }
-    fprintf(out,
-            "target: %s verified\n"
-            "\"ID\",\"Kernel Name\",\"Device\",\"CC\",\"Metric Name\",\"Metric Unit\","
-            "\"Metric Value\"\n",
-            kernel->name);
-    put_kernel(out, &idle);
-    put_kernel(out, kernel);
-    const bool good = fclose(out) == 0 && pack_add_artifact(pack, text, bytes, name, why);
-    free(text);
-    return good;
-}
-
 /* ---- the state of a bench unit --------------------------------------------------------------- */
-
-/* As if everything had been right beside a timing. */
-static void put_seen(struct json *json, const struct json_value *timing, bool gpu) {
-    attn_problem problem;
-    char text[160];
-    const bool known = problem_read(json_at(timing, "problem"), &problem);
-    json_open(json, NULL, '{');
-    json_text(json, "problem", known ? problem_text(&problem, text, sizeof text) : "none");
-    json_text(json, "mode", json_text_of(json_at(timing, "mode")));
-    json_text(json, "cache", json_text_of(json_at(timing, "cache")));
-    json_bool(json, "settled", true);
-    json_real(json, "sleep_asked_ns", 1e9 * sleep_asked(gpu));
-    json_real(json, "sleep_read_ns", 1.001e9 * sleep_asked(gpu));
-    json_int(json, "words_differing", 0);
-    json_null(json, "host_ns");
-    json_open(json, "gpu", '{');
-    if (gpu) {
-        json_int(json, "looks", 2);
-        json_int(json, "sm_clock_mhz_least", 1980);
-        json_int(json, "sm_clock_mhz_most", 1980);
-        json_int(json, "clock_reasons", 0);
-    }
-    json_close(json);
-    json_close(json);
-}
-
-bool fixture_state(const struct pack *pack, const struct fixture_timed *timed, const char *timings,
-                   char name[SHA256_TEXT], attn_error *why) {
-    struct json_value *list = json_read(timings, strlen(timings), why);
-    const struct json_value *items = json_at(list, "timings");
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = list != NULL ? open_memstream(&text, &bytes) : NULL;
-    if (out == NULL) {
-        json_free(list);
-        return false;
-    }
-    struct json json = json_begin(out);
-    json_open(&json, NULL, '{');
-    json_text(&json, "schema", "attest-bench-state/2");
-    json_text(&json, "variant", timed->variant);
-    json_text(&json, "image", timed->image);
-    json_text(&json, "seed", timed->seed);
-    json_text(&json, "device_name", timed->device_name);
-    json_text(&json, "arch", timed->arch);
-    json_text(&json, "nvml", timed->image != NULL ? "present" : NULL);
-    if (timed->image != NULL) {
-        json_open(&json, "gpu", '{');
-        json_text(&json, "name", timed->device_name);
-        json_text(&json, "uuid", "GPU-1");
-        json_text(&json, "driver_version", NULL);
-        json_close(&json);
-    }
-    if (timed->peers != NULL) {
-        json_text(&json, "peers", timed->peers);
-    }
-    json_open(&json, "rows", '[');
-    for (size_t i = 0; i < json_count_of(items); i++) {
-        put_seen(&json, &items->as.list.items[i], timed->image != NULL);
-    }
-    json_close(&json);
-    json_close(&json);
-    const bool good = fclose(out) == 0 && pack_add_artifact(pack, text, bytes, name, why);
-    free(text);
-    json_free(list);
-    return good;
-}
 
 /* ---- units ----------------------------------------------------------------------------------- */
 
@@ -400,53 +280,11 @@ static bool put_body(const struct pack *pack, FILE *out, const struct row *row, 
     return stage != SANITIZE || put_logs(pack, out, why);
 }
 
-static bool add_state(const struct pack *pack, const struct row *row, char name[SHA256_TEXT],
-                      attn_error *why) {
-    const struct fixture_timed timed = {.variant = is_cpu(row) ? "fwd_cpu" : "fwd_gpu",
-                                        .image = is_cpu(row) ? NULL : IMAGE,
-                                        .seed = SEED,
-                                        .device_name = is_cpu(row) ? "Fixture CPU" : "Fixture GPU",
-                                        .arch = is_cpu(row) ? "avx2" : "sm_90"};
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
-    if (out == NULL) {
-        return explain(why, "out of memory");
-    }
-    fprintf(out, "{");
-    put_timings(out, row);
-    fprintf(out, "}");
-    const bool good = fclose(out) == 0 && fixture_state(pack, &timed, text, name, why);
-    free(text);
-    return good;
-}
-
-/* What its tool printed, or was seen beside it, as the text of a list. */
-static bool add_artifacts(const struct pack *pack, const struct row *row,
-                          char artifacts[2 * SHA256_TEXT + 8], attn_error *why) {
-    char name[SHA256_TEXT] = "", dump[SHA256_TEXT] = "";
-    bool good = true;
-    artifacts[0] = '\0';
-    if (row->stage == INSPECT) {
-        good = fixture_ptxas_log(pack, "fwd_gpu", IMAGE, row->device, 168, 0, name, why) &&
-               fixture_dump(pack, "fwd_gpu", 168, dump, why);
-    } else if (row->stage == BENCH) {
-        good = add_state(pack, row, name, why);
-    } else if (row->stage == PROFILE) {
-        const struct ncu_kernel kernel = fixture_kernel("fwd_gpu", 81.5, 60.0);
-        good = fixture_ncu_log(pack, &kernel, name, why);
-    }
-    if (name[0] != '\0') {
-        snprintf(artifacts, 2 * SHA256_TEXT + 8, dump[0] != '\0' ? "\"%s\", \"%s\"" : "\"%s\"",
-                 name, dump);
-    }
-    return good;
-}
-
 static bool add_unit(const struct pack *pack, const struct row *row, attn_error *why) {
-    char *text = NULL, name[SHA256_TEXT], artifacts[2 * SHA256_TEXT + 8];
+    const bool prints = row->stage == INSPECT || row->stage == BENCH || row->stage == PROFILE;
+    char *text = NULL, name[SHA256_TEXT], artifact[SHA256_TEXT] = "";
     size_t bytes = 0;
-    if (!add_artifacts(pack, row, artifacts, why)) {
+    if (prints && !fixture_log(pack, STAGE_NAMES[row->stage], "fwd_gpu", artifact, why)) {
         return false;
     }
     FILE *out = open_memstream(&text, &bytes);
@@ -456,9 +294,10 @@ static bool add_unit(const struct pack *pack, const struct row *row, attn_error 
     fprintf(out,
             "{\"schema\": \"" PACK_UNIT_SCHEMA "\", \"stage\": \"%s\", \"device\": \"%s\", "
             "\"variant\": \"%s\", \"image\": %s, \"tool\": \"0.1.0\", \"library\": \"" LIBRARY
-            "\", \"seed\": \"" SEED "\", \"seconds\": 1.5, \"artifacts\": [%s]",
+            "\", \"seed\": \"" SEED "\", \"seconds\": 1.5, \"artifacts\": [%s%s%s]",
             STAGE_NAMES[row->stage], row->device, is_cpu(row) ? "fwd_cpu" : "fwd_gpu",
-            is_cpu(row) ? "null" : "\"" IMAGE "\"", artifacts);
+            is_cpu(row) ? "null" : "\"" IMAGE "\"", prints ? "\"" : "", artifact,
+            prints ? "\"" : "");
     bool good = put_body(pack, out, row, why);
     fprintf(out, "}");
     fclose(out);

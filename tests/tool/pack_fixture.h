@@ -28,32 +28,17 @@ bool fixture_make(struct pack *pack, const char *path, attn_error *why);
 /* Writes evidence.json and statement.json as they follow from the pack now. */
 bool fixture_publish(const struct pack *pack, attn_error *why);
 
-/* The artifact of what ptxas, and cuobjdump, would have said of an image, of what ncu would have of
- * a kernel that was right: its name. */
-bool fixture_ptxas_log(const struct pack *pack, const char *variant, const char *image,
-                       const char *arch, int registers, int spills, char name[SHA256_TEXT],
-                       attn_error *why);
-bool fixture_dump(const struct pack *pack, const char *variant, int registers,
-                  char name[SHA256_TEXT], attn_error *why);
+/* The artifact of what a tool, or a stage, printed, and its name. The figures that ncu would have
+ * of a kernel. */
+bool fixture_log(const struct pack *pack, const char *tool, const char *variant,
+                 char name[SHA256_TEXT], attn_error *why);
 struct ncu_kernel fixture_kernel(const char *variant, double busy, double tensor);
-bool fixture_ncu_log(const struct pack *pack, const struct ncu_kernel *kernel,
-                     char name[SHA256_TEXT], attn_error *why);
 
 /* What a tool of compute-sanitizer said of its planted fault in that kernel, for free(). */
 char *fixture_fault_log(int tool, const char *kernel, attn_error *why);
 
 /* The recipe of a random case, as in a run. */
 const char *fixture_recipe(const char *variant, const char *seed, int64_t number, char recipe[64]);
-
-/* The artifact of what a bench unit saw beside its samples, all of it right; timings: an object
- * that has them. */
-struct fixture_timed {
-    const char *variant, *image, *seed; /* image NULL: on a CPU */
-    const char *device_name, *arch;
-    const char *peers; /* the artifact of them; NULL: none */
-};
-bool fixture_state(const struct pack *pack, const struct fixture_timed *timed, const char *timings,
-                   char name[SHA256_TEXT], attn_error *why);
 
 /* `text` with its first `find` replaced, for free(); NULL where there is none. */
 char *replaced(const char *text, const char *find, const char *by);

@@ -285,56 +285,21 @@ static bool put_logs(const struct report_making *fixture, const struct report_ro
     return good;
 }
 
-/* What was seen beside the samples of a bench unit. */
-static bool add_state(const struct report_making *fixture, const struct report_row *row, int index,
-                      const char *peers, char name[SHA256_TEXT], attn_error *why) {
-    const bool cpu = report_is_cpu(row);
-    char variant[REPORT_VARIANT], image[SHA256_TEXT], *text = NULL;
-    size_t bytes = 0;
-    const struct fixture_timed timed = {.variant = report_variant(fixture, row, index, variant),
-                                        .image = report_image(row, index, image),
-                                        .seed = REPORT_SEED,
-                                        .device_name = cpu ? REPORT_CPU : REPORT_GPU,
-                                        .arch = cpu ? REPORT_CPU_ARCH : REPORT_GPU_ARCH,
-                                        .peers = peers};
-    FILE *out = open_memstream(&text, &bytes);
-    if (out == NULL) {
-        return explain(why, "out of memory");
-    }
-    struct json json = json_begin(out);
-    json_open(&json, NULL, '{');
-    put_timings(fixture, row, index, &json);
-    json_close(&json);
-    const bool good = fclose(out) == 0 && fixture_state(fixture->pack, &timed, text, name, why);
-    free(text);
-    return good;
-}
-
-/* Of inspect what ptxas said of the image, of profile what ncu did, of bench the state; and of the
- * first that is timed on a GPU the peers. */
+/* Of three stages what was printed; and of the first that is timed on a GPU the peers. */
 static bool put_artifacts(const struct report_making *fixture, const struct report_row *row,
                           int index, struct json *json, attn_error *why) {
-    char variant[REPORT_VARIANT], image[SHA256_TEXT], name[SHA256_TEXT] = "";
+    char variant[REPORT_VARIANT], name[SHA256_TEXT] = "";
     const bool first = row->stage == BENCH && !report_is_cpu(row) && index == 0;
-    const char *peers = first && fixture->peers[0] != '\0' ? fixture->peers : NULL;
-    bool good = true;
-    json_open(json, "artifacts", '[');
+    const bool prints = row->stage == INSPECT || row->stage == BENCH || row->stage == PROFILE;
     report_variant(fixture, row, index, variant);
-    if (row->stage == INSPECT) {
-        good = fixture_ptxas_log(fixture->pack, variant, report_image(row, index, image),
-                                 row->device, (int)registers_of(index),
-                                 fails(fixture, row, index, INSPECT, 2) ? 24 : 0, name, why);
-    } else if (row->stage == PROFILE) {
-        const struct ncu_kernel kernel = profiled(variant, index);
-        good = fixture_ncu_log(fixture->pack, &kernel, name, why);
-    } else if (row->stage == BENCH) {
-        good = add_state(fixture, row, index, peers, name, why);
-    }
-    if (name[0] != '\0') {
+    const bool good =
+        !prints || fixture_log(fixture->pack, STAGE_NAMES[row->stage], variant, name, why);
+    json_open(json, "artifacts", '[');
+    if (prints) {
         json_text(json, NULL, name);
     }
-    if (peers != NULL) {
-        json_text(json, NULL, peers);
+    if (first && fixture->peers[0] != '\0') {
+        json_text(json, NULL, fixture->peers);
     }
     json_close(json);
     return good;

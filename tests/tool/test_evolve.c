@@ -13,6 +13,7 @@
 
 #include "test.h"
 #include "tool/base/file.h"
+#include "tool/base/output.h"
 #include "tool/cases/cases.h"
 #include "tool/evolve/evolve.h"
 
@@ -364,7 +365,7 @@ static void put(const char *folder, const char *name, const char *text) {
     char path[128];
     attn_error why = {""};
     snprintf(path, sizeof path, "%s/src/kernels/%s", folder, name);
-    CHECK_MSG(write_file(path, text, strlen(text), &why), "%s", why.text);
+    CHECK_MSG(output_write(path, text, strlen(text), &why), "%s", why.text);
 }
 
 static char *get(const char *folder, const char *name) {

@@ -159,56 +159,6 @@ TEST(where_it_was_made_stays_there) {
     runs();
 }
 
-/* `unit` with a change, against what was printed. */
-static bool follows(const struct pack *pack, const struct json_value *unit, const char *find,
-                    const char *by, attn_error *why) {
-    const struct json_value *names = json_at(unit, "artifacts");
-    size_t bytes = 0, size = 0;
-    char *log =
-        pack_read(pack, PACK_ARTIFACTS, json_text_of(&names->as.list.items[0]), &bytes, why);
-    char *text = json_canonical(unit, &size, why);
-    char *changed = text != NULL ? replaced(text, find, by) : NULL;
-    struct json_value *other = changed != NULL ? json_read(changed, strlen(changed), why) : NULL;
-    const bool good = CHECK(log != NULL) && CHECK_MSG(other != NULL, "%s: %s", find, why->text) &&
-                      ncu_unit_follows(log, bytes, other, why);
-    json_free(other);
-    free(changed);
-    free(text);
-    free(log);
-    return good;
-}
-
-TEST(what_was_printed_is_read_anew) {
-    static const struct {
-        const char *find, *by, *reason;
-    } EDITS[] = {
-        {"\"sm_busy_percent\": 91.5", "\"sm_busy_percent\": 92.5", "values are others"},
-        {"\"sm_busy_percent\": 91.5,", "", "values are others"},
-        {"\"tensor_pipe_percent\": 60", "\"l2_throughput_percent\": 60", "values are others"},
-        {"\"caught\": true", "\"caught\": false", "'idle' is another"},
-        {"\"name\": \"idle\"", "\"name\": \"busy\"", "'idle' is another"},
-        {"\"variant\": \"fwd_a\"", "\"variant\": \"fwd_b\"", "3 elements of O are NaN"},
-        {"\"variant\": \"fwd_a\"", "\"variant\": \"fwd_z\"", "said nothing"},
-    };
-    char *path;
-    struct pack pack;
-    attn_error why = {""};
-    if (!begin((struct figures){"91.5", "60", "0.8", NULL}, &path, &pack)) {
-        return;
-    }
-    struct json_value *unit = record(&pack, "fwd_a", &why);
-    if (CHECK_MSG(unit != NULL, "%s", why.text)) {
-        CHECK_MSG(follows(&pack, unit, "fwd_a", "fwd_a", &why), "%s", why.text);
-        for (size_t i = 0; i < sizeof EDITS / sizeof *EDITS; i++) {
-            CHECK(!follows(&pack, unit, EDITS[i].find, EDITS[i].by, &why));
-            CHECK_CONTAINS(why.text, EDITS[i].reason);
-        }
-    }
-    json_free(unit);
-    end(path, &pack);
-    runs();
-}
-
 TEST(one_run_for_all) {
     char *path;
     struct pack pack;

@@ -103,6 +103,24 @@ static inline void fill_with_v_of_2(const struct sample *s, float q, float k) {
     }
 }
 
+/* Q and K at random, large: nothing but differences of scores may be left in an exponent. */
+static inline void grow_scores(struct sample *s) {
+    fill(s, 9000.0F, 9000.0F, 1.0F); /* of fp16's 65504 */
+}
+
+/* Some of the keys of each sequence are used, of the first none; the others are NaN. */
+static inline void use_some_keys(struct sample *s) {
+    static const int32_t used[] = {0, 1, 129, 700, 1000};
+    fill(s, 1.0F, 1.0F, 1.0F);
+    for (int64_t b = 0; b < s->full.batch; b++) {
+        lengths(&s->used)[b] = used[b % 5];
+        for (int64_t j = used[b % 5]; j < s->full.seq_kv; j++) {
+            set_k(s, b, 0, j, 0, NAN);
+            set_v(s, b, 0, j, s->full.head_dim_v - 1, INFINITY);
+        }
+    }
+}
+
 /* ---- one edge -------------------------------------------------------------------------------- */
 
 typedef void change_inputs(struct sample *sample);
@@ -181,22 +199,41 @@ static void judge(const struct edge *edge, struct sample *s, const struct target
     expectation_free(&expected);
 }
 
+/* Families share most of their code. So an edge is tried with one of each three variants that take
+ * it, chosen at random; with TEST_ALL, and with a planted fault, with all. */
+static bool in_turn(void) {
+    static uint64_t state, chosen;
+    static unsigned calls;
+    if (calls % 3 == 0) {
+        chosen = rng_next(&state) % 3;
+    }
+    return calls++ % 3 == chosen || test_all() || getenv("FAULT_IMAGE") != NULL;
+}
+
 /* The edge as the variant gets it. False: the variant does not take it, not even (`narrower`) with
  * a head_dim that it has. */
+static bool edge_recipe(const struct edge *edge, const attn_variant *variant, bool narrower,
+                        struct recipe *recipe) {
+    attn_error why;
+    recipe_init(recipe, &edge->problem, 20 + launches);
+    recipe->problem.dtype = (attn_dtype)__builtin_ctz(variant->dtypes);
+    if (narrower && recipe->problem.head_dim > variant->head_dim_max) {
+        recipe->problem.head_dim = variant->head_dim_max;
+    }
+    recipe->arrangement = edge->arrangement;
+    recipe->slopes = slopes_given;
+    recipe->granule = 8;
+    if (variant->head_dim_max > 256 && recipe->problem.head_dim <= 256) {
+        return false; /* slow; test_mla.c has it */
+    }
+    return attn_variant_check(context, variant->name, &recipe->problem, &why) == ATTN_OK;
+}
+
+/* False: as edge_recipe. */
 static bool edge_sample(const struct edge *edge, const attn_variant *variant, bool narrower,
                         struct sample *sample) {
     struct recipe recipe;
-    attn_error why;
-    recipe_init(&recipe, &edge->problem, 20 + launches);
-    recipe.problem.dtype = (attn_dtype)__builtin_ctz(variant->dtypes);
-    if (narrower && recipe.problem.head_dim > variant->head_dim_max) {
-        recipe.problem.head_dim = variant->head_dim_max;
-    }
-    recipe.arrangement = edge->arrangement;
-    recipe.slopes = slopes_given;
-    recipe.granule = 8;
-    if (attn_variant_check(context, variant->name, &recipe.problem, &why) != ATTN_OK ||
-        !CHECK(sample_make(sample, &recipe))) {
+    if (!edge_recipe(edge, variant, narrower, &recipe) || !CHECK(sample_make(sample, &recipe))) {
         return false;
     }
     if (edge->change != NULL) {
@@ -214,7 +251,7 @@ static struct target target_of(const attn_variant *variant) {
                            .emulated = true};
 }
 
-/* False: as edge_sample. */
+/* False: as edge_recipe. */
 static bool try_variant(const struct edge *edge, const attn_variant *variant, bool narrower) {
     struct sample sample;
     if (!edge_sample(edge, variant, narrower, &sample)) {
@@ -230,9 +267,11 @@ static bool try_variant(const struct edge *edge, const attn_variant *variant, bo
 
 typedef bool use_variant(const attn_variant *variant, void *user); /* false: not taken */
 
-/* A use_variant; user is the edge. */
+/* A use_variant; user is the edge. Tries it if the variant has its turn. */
 static inline bool try_one(const attn_variant *variant, void *user) {
-    return try_variant(user, variant, true);
+    struct recipe recipe;
+    return edge_recipe(user, variant, true, &recipe) &&
+           (!in_turn() || try_variant(user, variant, true));
 }
 
 /* The n-th variant of a family and dtype; false: there are fewer. */

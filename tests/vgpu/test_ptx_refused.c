@@ -104,7 +104,11 @@ TEST(variables) {
     check_refused(HEAD ".global .u32 x[2] = {1, ^{2}};", "expected a number");
     check_refused(HEAD ".global .u32 x[2] = {1 ^2};", "expected '}' or ','");
     check_refused(HEAD ".global .u32 x[2] = ^1;", "expected '{'");
-    check_refused(HEAD ".global .u64 y; .global .u64 x = ^generic(y);", "addresses as values");
+    check_refused(HEAD ".global .u64 x = ^y;", "a function or variable that is declared");
+    check_refused(HEAD ".shared .u64 y; .global .u64 x = ^y;", "a function or variable");
+    check_refused(HEAD ".global .u64 y; .global .u32 x = ^generic(y);", "an address in 64 bits");
+    check_refused(HEAD ".global .u64 y; .global .u8 x = ^0xFFF(y);", "one byte of it");
+    check_refused(HEAD ".global .u64 y; .global .u64 x = generic(y^;", "expected ')'");
     check_refused(HEAD ".global .u8 x[100000000] = ^{1};", "bytes of variables with values");
     check_refused(HEAD ".global .u32 x[2][0] = ^{1};", "an array without elements");
     check_refused(HEAD ".global .attribute(.managed .u32 x;\n^", "')' at the end of .attribute");

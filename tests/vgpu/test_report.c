@@ -17,11 +17,11 @@ enum { OPS = 5, CTAS = 2 };
 
 static struct ptx_location locations[] = {
     {0},
-    {"src/tile.cuh", 12, 5, "load_tile", 2},
-    {"src/step.cuh", 40, 9, "step", 3},
-    {"src/main.cu", 100, 1, NULL, 0},
-    {"src/main.cu", 120, 0, NULL, 0},
-    {"src/tile.cuh", 19, 0, "store_tile", 3},
+    {"src/tile.cuh", 12, 5, "load_tile", 2, false},
+    {"src/step.cuh", 40, 9, "step", 3, false},
+    {"src/main.cu", 100, 1, NULL, 0, false},
+    {"src/main.cu", 120, 0, NULL, 0, false},
+    {"src/tile.cuh", 19, 0, "store_tile", 3, false},
 };
 static struct ptx_instruction instructions[OPS] = {
     {.opcode = "ld", .line = 30, .location = 1},  {.opcode = "st", .line = 31, .location = 4},

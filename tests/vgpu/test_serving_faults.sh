@@ -17,5 +17,6 @@ plant() { # TABLE FAMILY KERNEL
 }
 
 plant append.txt append_kv portable/append.cu "$@" || exit $?
+plant append_fp8.txt append_kv_fp8 portable/append_fp8.cu "$@" || exit $?
 plant merge.txt merge_lse portable/merge.cu "$@" || exit $?
 FAULT_FLAGS=-DATTN_DEBUG=1 plant append_debug.txt append_kv portable/append.cu all

@@ -123,6 +123,8 @@ static inline struct world *world_make(uint32_t checks, uint32_t ctas) {
                                 .code = w->code,
                                 .code_count = LINES,
                                 .local_bytes = 144,
+                                .shared = w->shared,
+                                .shared_count = 2,
                                 .shared_static = 160,
                                 .shared_dynamic = DYNAMIC};
     for (uint32_t i = 0; i < LINES; i++) {

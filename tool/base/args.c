@@ -142,13 +142,23 @@ static void list_choices(const struct arg *arg, const char *separator, char *buf
     }
 }
 
+int choice_of(const char *const *choices, const char *word) {
+    for (int i = 0; word != NULL && choices[i] != NULL; i++) {
+        if (strcmp(choices[i], word) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
 static int set_choice(const char *verb, const struct arg *arg, const char *text) {
     int *value = arg->value;
-    for (*value = 0; arg->choices[*value] != NULL; ++*value) {
-        if (strcmp(arg->choices[*value], text) == 0 ||
-            (arg->aliases != NULL && strcmp(arg->aliases[*value], text) == 0)) {
-            return EXIT_DONE;
-        }
+    *value = choice_of(arg->choices, text);
+    if (*value < 0 && arg->aliases != NULL) {
+        *value = choice_of(arg->aliases, text);
+    }
+    if (*value >= 0) {
+        return EXIT_DONE;
     }
     char expected[128];
     list_choices(arg, ", ", expected, sizeof expected);

@@ -50,6 +50,9 @@ struct arg {
     bool seen; /* set by the parser */
 };
 
+/* The place of a word in a list that ends with NULL; -1: it is none of them, or NULL. */
+int choice_of(const char *const *choices, const char *word);
+
 /* One row of a table each; they check that the value has the kind's type. */
 struct arg arg_flag(const char *name, bool *value, const char *help);
 struct arg arg_text(const char *name, const char **value, const char *metavar, const char *help);
@@ -67,6 +70,10 @@ struct arg_group {
     struct arg *args;
     size_t count;
 };
+
+#define ARG_GROUP(title, table)                                                                    \
+    { (title), (table), sizeof(table) / sizeof *(table) }
+#define ARG_GROUPS(list) .groups = (list), .group_count = sizeof(list) / sizeof *(list)
 
 struct command {
     const char *verb;

@@ -23,8 +23,9 @@
 #include "base/message.h"
 
 enum { LINE_MOST = 6000, ANSWER_MOST = 4000, WORDS_MOST = 600, TICK_MS = 200 };
-static const double GRACE = 10.0;   /* seconds that a killed process may take to go */
-static const double FAREWELL = 2.0; /* after SIGTERM, for it and all that it started */
+static const double GRACE = 10.0;    /* seconds that a killed process may take to go */
+static const double FAREWELL = 2.0;  /* after SIGTERM, for it and all that it started */
+static const double FAR_AWAY = 10.0; /* where a command started it, maybe on another machine */
 
 struct conversation {
     const struct conversation_terms *terms;
@@ -101,18 +102,20 @@ static bool start(struct conversation *c, char *const argv[], attn_error *why) {
     int answers[2] = {-1, -1}, words[2] = {-1, -1}, moved = -1;
     sigset_t mask;
     sigprocmask(SIG_BLOCK, NULL, &mask);
-    bool good = pipe2(answers, O_CLOEXEC) == 0 && pipe2(words, O_CLOEXEC) == 0;
+    const bool answered = c->terms->take != NULL;
+    const char *program = answered ? "/proc/self/exe" : argv[0];
+    bool good = pipe2(words, O_CLOEXEC) == 0 && (!answered || pipe2(answers, O_CLOEXEC) == 0);
     /* A descriptor that is already CHILD_ANSWERS would keep its close-on-exec flag. */
-    good = good && (moved = fcntl(answers[1], F_DUPFD_CLOEXEC, CHILD_ANSWERS + 1)) >= 0;
-    const int error =
-        good ? child_spawn(&c->child, argv, "/proc/self/exe", words[1], moved, &mask) : errno;
+    good =
+        good && (!answered || (moved = fcntl(answers[1], F_DUPFD_CLOEXEC, CHILD_ANSWERS + 1)) >= 0);
+    const int error = good ? child_spawn(&c->child, argv, program, words[1], moved, &mask) : errno;
     if (error != 0) {
         close_pipe(answers);
         close_pipe(words);
         explain(why, "cannot start a child process: %s", strerror(error));
     } else {
-        close(answers[1]);
         close(words[1]);
+        close_pipe((int[2]){answers[1], -1});
         c->answers = answers[0];
         c->words = words[0];
         note_child(0, c->child);
@@ -255,7 +258,8 @@ static bool judge_end(struct conversation *c, bool in_time, int status, attn_err
         return explain(why, "the child ended with exit code %d%s%.200s", WEXITSTATUS(status), colon,
                        words);
     }
-    return c->ended || explain(why, "the child did not end its answer%s%.200s", colon, words);
+    return c->ended || c->terms->take == NULL ||
+           explain(why, "the child did not end its answer%s%.200s", colon, words);
 }
 
 static bool finish(struct conversation *c, attn_error *why) {
@@ -263,7 +267,7 @@ static bool finish(struct conversation *c, attn_error *why) {
     const bool in_time = listen(c) && (c->nonsense || ended_until(c, c->deadline));
     if (!in_time || c->nonsense || last_signal != 0) {
         kill(-c->child, SIGTERM); /* a tool that it runs is in a group of its own: child.h */
-        ended_until(c, clock_seconds() + FAREWELL);
+        ended_until(c, clock_seconds() + (c->terms->take != NULL ? FAREWELL : FAR_AWAY));
     }
     kill(-c->child, SIGKILL); /* also what the child may have started */
     const bool gone = ended_until(c, clock_seconds() + GRACE);

@@ -16,18 +16,18 @@
 #include "attn.h"
 
 struct conversation_terms {
-    double seconds; /* that the child may take */
+    double seconds; /* that the child may take; INFINITY, with a tick: any time */
     bool each_line; /* for each line, not in all */
     /* A line of the answer, without its end; false: it makes no sense. The last one, "end", is not
-     * handed on. */
+     * handed on. NULL: the child is the program argv[0], a path, and answers nothing. */
     bool (*take)(void *user, char *line);
     void (*tick)(void *user); /* a few times a second, to show that work goes on; or NULL */
     void *user;
 };
 
-/* argv[0] is "attest", its program is /proc/self/exe. False and the reason if the child could not
- * be started, died, took too long, said nonsense or did not end its answer. Several threads may
- * converse at once, each with a child of its own. */
+/* argv[0] is "attest", its program is /proc/self/exe, unless there is no `take`. False and the
+ * reason if the child could not be started, died, took too long, said nonsense or did not end its
+ * answer. Several threads may converse at once, each with a child of its own. */
 bool converse(char *const argv[], const struct conversation_terms *terms, attn_error *why);
 
 /* From now on a signal that ends programs kills the children of the moment, and then this program;

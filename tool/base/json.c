@@ -134,3 +134,15 @@ void json_null(struct json *json, const char *key) {
     put_lead(json, key);
     fputs("null", json->out);
 }
+
+void json_known_text(struct json *json, const char *key, const char *text) {
+    json_text(json, key, text != NULL && text[0] != '\0' ? text : NULL);
+}
+
+void json_known_int(struct json *json, const char *key, int64_t value) {
+    if (value < 0) {
+        json_null(json, key);
+    } else {
+        json_int(json, key, value);
+    }
+}

@@ -45,4 +45,8 @@ void json_real(struct json *json, const char *key, double value);
 void json_bool(struct json *json, const char *key, bool value);
 void json_null(struct json *json, const char *key);
 
+/* Null where nothing is known: "" or NULL, a number below 0. */
+void json_known_text(struct json *json, const char *key, const char *text);
+void json_known_int(struct json *json, const char *key, int64_t value);
+
 #endif /* ATTEST_BASE_JSON_H */

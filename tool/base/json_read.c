@@ -417,6 +417,32 @@ int64_t json_int_of(const struct json_value *value, int64_t least) {
     return good ? value->as.integer : least - 1;
 }
 
+const struct json_value *json_item(const struct json_value *list, size_t index) {
+    return &list->as.list.items[index];
+}
+
+const char *json_text_at(const struct json_value *object, const char *key) {
+    return json_text_of(json_at(object, key));
+}
+
+double json_number_at(const struct json_value *object, const char *key) {
+    return json_number_of(json_at(object, key));
+}
+
+int64_t json_int_at(const struct json_value *object, const char *key, int64_t least) {
+    return json_int_of(json_at(object, key), least);
+}
+
+bool json_true_at(const struct json_value *object, const char *key) {
+    const struct json_value *value = json_at(object, key);
+    return value != NULL && value->kind == JSON_BOOL && value->as.truth;
+}
+
+bool json_is_at(const struct json_value *object, const char *key, const char *text) {
+    const char *own = json_text_at(object, key);
+    return own != NULL && text != NULL && strcmp(own, text) == 0;
+}
+
 /* ---- writing it ------------------------------------------------------------------------------ */
 
 void json_value_json(struct json *json, const struct json_value *value) {

@@ -51,15 +51,24 @@ void json_free(struct json_value *document); /* NULL is fine */
 /* The value of a key; NULL where there is none, or where `object` is NULL or no object. */
 const struct json_value *json_at(const struct json_value *object, const char *key);
 
-/* The text of a string, NULL if it is none; the items of a list, 0 of anything else. */
+/* The text of a string, NULL if it is none; the items of a list, 0 of anything else, and one of
+ * them. */
 const char *json_text_of(const struct json_value *value);
 size_t json_count_of(const struct json_value *value);
+const struct json_value *json_item(const struct json_value *list, size_t index);
 
 /* A number, an integer or not; NaN where it is none, which no comparison accepts. */
 double json_number_of(const struct json_value *value);
 
 /* An integer of at least `least`; least - 1 where it is none. */
 int64_t json_int_of(const struct json_value *value, int64_t least);
+
+/* The same of the value of a key. */
+const char *json_text_at(const struct json_value *object, const char *key);
+double json_number_at(const struct json_value *object, const char *key);
+int64_t json_int_at(const struct json_value *object, const char *key, int64_t least);
+bool json_true_at(const struct json_value *object, const char *key); /* it is true */
+bool json_is_at(const struct json_value *object, const char *key, const char *text); /* that text */
 
 /* Writes it into a document, under its own key where it has one. */
 void json_value_json(struct json *json, const struct json_value *value);

@@ -32,10 +32,11 @@ size_t utf8_length(const char *text, size_t left, uint32_t *character) {
 }
 
 /* C0, DEL and C1; marks, embeddings, overrides and isolates of bidirectional text; the two
- * separators of lines; what has no width and hides a word in another. */
-static bool is_treacherous(uint32_t c) {
+ * separators of lines; what has no width and hides a word in another; tags. */
+bool is_treacherous(uint32_t c) {
     return c < 0x20 || (c >= 0x7f && c < 0xa0) || c == 0x61c || (c >= 0x200b && c <= 0x200f) ||
-           (c >= 0x2028 && c <= 0x202e) || (c >= 0x2060 && c <= 0x206f) || c == 0xfeff;
+           (c >= 0x2028 && c <= 0x202e) || (c >= 0x2060 && c <= 0x206f) || c == 0xfeff ||
+           (c >= 0xe0000 && c <= 0xe007f);
 }
 
 /* The first character of `text` as it may be shown, into `shown`; how many bytes it had. */

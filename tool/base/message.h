@@ -24,8 +24,11 @@ enum {
  * the character; 0 where there is none (overlong forms and surrogates are none). */
 size_t utf8_length(const char *text, size_t left, uint32_t *character);
 
-/* At most so many bytes of a text that another program wrote: what is no UTF-8, moves the cursor,
- * turns the direction of text around it or has no width becomes '?'. */
+/* Whether it moves the cursor, turns the direction of the text around it or has no width. */
+bool is_treacherous(uint32_t character);
+
+/* At most so many bytes of a text that another program wrote: what is no UTF-8, or treacherous,
+ * becomes '?'. */
 void print_foreign(FILE *out, const char *text, size_t most);
 
 /* Prints "attest: " and the sentence on one line of stderr, as print_foreign does.

@@ -169,10 +169,16 @@ bool output_open(struct output *output, const char *path, attn_error *why) {
     return true;
 }
 
+/* A file system that cannot promise it says EINVAL: what was written is whole all the same. */
+static bool on_disk(FILE *file) {
+    return fsync(fileno(file)) == 0 || errno == EINVAL;
+}
+
 bool output_finish(struct output *output, attn_error *why) {
-    const bool closed = fclose(output->file) == 0; /* which flushes */
+    const bool flushed = fflush(output->file) == 0 && (output->slot < 0 || on_disk(output->file));
+    const bool closed = fclose(output->file) == 0;
     output->file = NULL;
-    return closed || explain(why, "cannot write: %s", strerror(errno));
+    return (flushed && closed) || explain(why, "cannot write: %s", strerror(errno));
 }
 
 bool output_publish(struct output *output, attn_error *why) {
@@ -199,4 +205,22 @@ void output_discard(struct output *output) {
     }
     free(output->target);
     *output = (struct output){.slot = -1};
+}
+
+bool output_end(struct output *output, const char *path, bool good, attn_error *why) {
+    good = good && output_finish(output, why) && output_publish(output, why);
+    output_discard(output);
+    if (!good) {
+        const attn_error cause = *why;
+        explain(why, "%s: %s", path, cause.text);
+    }
+    return good;
+}
+
+bool output_write(const char *path, const void *data, size_t bytes, attn_error *why) {
+    struct output output;
+    const bool good =
+        output_open(&output, path, why) && (fwrite(data, 1, bytes, output.file) == bytes ||
+                                            explain(why, "cannot write: %s", strerror(errno)));
+    return output_end(&output, path, good, why);
 }

@@ -10,6 +10,9 @@
  *     output_open -> write to .file -> output_finish (everything is on disk) -> output_publish
  *     output_discard at any point; after publishing it lets the file stand
  *
+ *     output_open -> write to .file -> output_end          the same for one file
+ *     output_write                                         the same for bytes that are there
+ *
  * Invariant: the target is never a part of an output: it is the old file, or none, or all of it.
  */
 #ifndef ATTEST_BASE_OUTPUT_H
@@ -33,5 +36,10 @@ bool output_open(struct output *output, const char *path, attn_error *why);
 bool output_finish(struct output *output, attn_error *why);
 bool output_publish(struct output *output, attn_error *why);
 void output_discard(struct output *output);
+
+/* Publishes what was written if it is `good`, else *why has the reason; then discards. A sentence
+ * now begins with the path. */
+bool output_end(struct output *output, const char *path, bool good, attn_error *why);
+bool output_write(const char *path, const void *data, size_t bytes, attn_error *why);
 
 #endif /* ATTEST_BASE_OUTPUT_H */

@@ -106,7 +106,7 @@ const char *recipe_print(const struct recipe *recipe, char *buffer, size_t size)
     }
     snprintf(buffer, size,
              "seed %llu: %s B%lld H%lld/%lld S%lld/%lld D%lld/%lld %s %s %s scale %g%s"
-             " window %lld,%lld softcap %g%s%s%s%s%s%s%s%s%s offset %lld%s%s align %d%s",
+             " window %lld,%lld softcap %g%s%s%s%s%s%s%s%s%s offset %lld%s%s%s align %d%s",
              (unsigned long long)recipe->seed, dtypes[p->dtype], (long long)p->batch,
              (long long)p->heads_q, (long long)p->heads_kv, (long long)p->seq_q,
              (long long)p->seq_kv, (long long)p->head_dim, (long long)p->head_dim_v,
@@ -117,6 +117,6 @@ const char *recipe_print(const struct recipe *recipe, char *buffer, size_t size)
              p->sink ? " sink" : "", bias, mask, p->packed ? " packed" : "",
              p->used_q ? " used_q" : "", p->used_kv ? " used" : "", p->draft ? " draft" : "",
              (long long)(p->q_offset - p->kv_offset), p->offsets ? " offsets" : "", pages,
-             p->alignment, recipe->lse ? " lse" : "");
+             p->v_in_k ? " v_in_k" : "", p->alignment, recipe->lse ? " lse" : "");
     return buffer;
 }

@@ -87,7 +87,8 @@ struct recipe_limits {
     bool head_dim_v;                         /* may differ from head_dim */
     bool gpu, emulated;                      /* emulated: whole tiles count against the budget */
     bool fp8_only;                           /* K and V in fp8 always */
-    double budget; /* pairs of query and key x (head_dim + head_dim_v), at most */
+    int32_t v_in_k; /* V in K: 0 never, -1 at times, else always, up to so many columns */
+    double budget;  /* pairs of query and key x (head_dim + head_dim_v), at most */
 };
 
 enum recipe_kind {
@@ -102,6 +103,9 @@ enum recipe_kind {
 
 /* dtype_kv of a problem for the variant: an fp8 dtype if it takes no other, else -1. */
 int32_t dtype_kv_of(const attn_variant *variant);
+
+/* Gives a problem, whose head_dim is final, that dtype and the V that the variant asks for. */
+void problem_suit(const attn_variant *variant, attn_problem *problem);
 
 /* A random problem; later attempts, from 0 on, are simpler. */
 void recipe_draw_within(struct recipe *recipe, uint64_t seed, const struct recipe_limits *limits,

@@ -65,8 +65,8 @@ bool bench_problem(const attn_context *context, const char *device, const attn_v
     const bool cpu = is_cpu(device);
     attn_problem_init(problem);
     problem->dtype = dtype_of(variant, cpu);
-    problem->dtype_kv = dtype_kv_of(variant);
     problem->head_dim = cpu || variant->head_dim_max <= 0 ? CPU_DIM : variant->head_dim_max;
+    problem_suit(variant, problem);
     if (index < 0 || index > LENGTHS) {
         return explain(why, "problem %d: there are %d", index, LENGTHS + 1);
     }

@@ -256,6 +256,31 @@ int32_t dtype_kv_of(const attn_variant *variant) {
     return (variant->dtypes >> ATTN_E4M3 & 1) != 0 ? (int32_t)ATTN_E4M3 : -1;
 }
 
+void problem_suit(const attn_variant *variant, attn_problem *problem) {
+    problem->dtype_kv = dtype_kv_of(variant);
+    if (variant->v_in_k > 0) {
+        problem->v_in_k = true;
+        problem->head_dim_v =
+            problem->head_dim < variant->v_in_k ? problem->head_dim : variant->v_in_k;
+    }
+}
+
+/* Likewise of MLA: one problem in eight with a V that fits into K. */
+static void draw_v_in_k(struct recipe *recipe, const struct recipe_limits *limits) {
+    uint64_t state = recipe->seed ^ 0x31A, *rng = &state;
+    attn_problem *p = &recipe->problem;
+    const int64_t step = limits->head_dim_multiple > 0 ? limits->head_dim_multiple : 1;
+    const int64_t most =
+        limits->v_in_k > 0 && limits->v_in_k < p->head_dim ? limits->v_in_k : p->head_dim;
+    if (limits->v_in_k > 0) {
+        p->head_dim_v = rng_chance(rng, 60) ? most : step * rng_range(rng, 1, most / step);
+    }
+    p->v_in_k = limits->v_in_k > 0 || (p->head_dim_v <= p->head_dim && rng_chance(rng, 12));
+    if (p->v_in_k && recipe->arrangement == ARRANGE_FUSED) {
+        recipe->arrangement = ARRANGE_GAPS;
+    }
+}
+
 /* ---- kinds ---------------------------------------------------------------------------------- */
 
 static void make_empty(struct recipe *recipe, enum recipe_kind kind) {
@@ -362,6 +387,9 @@ void recipe_draw_within(struct recipe *recipe, uint64_t seed, const struct recip
     if (limits->fp8_only || (plain && attempt < SIMPLEST_AFTER &&
                              (limits->options & (uint32_t)ATTN_OPTION_FP8_KV) != 0)) {
         draw_fp8(recipe, gpu, limits->fp8_only);
+    }
+    if (limits->v_in_k > 0 || (limits->v_in_k < 0 && plain && attempt < SIMPLEST_AFTER)) {
+        draw_v_in_k(recipe, limits);
     }
 }
 

@@ -66,11 +66,13 @@ static bool is_hidden(const struct sample *s, int64_t b, int64_t hk, int64_t j) 
     return true;
 }
 
-/* K of a key that the mask hides from every query becomes NaN; one that several share is left. */
+/* K of a key that the mask hides from every query becomes NaN; one that several share is left, and
+ * one that holds V, whose NaN may propagate. */
 static void poison_hidden(struct sample *s) {
     const attn_problem *p = &s->full;
     const size_t element = attn_dtype_size((attn_dtype)p->dtype_kv);
-    const bool shared = p->page_size > 0 || p->k.batch == 0 || p->k.head == 0 || p->k.row == 0;
+    const bool shared =
+        p->page_size > 0 || p->k.batch == 0 || p->k.head == 0 || p->k.row == 0 || p->v_in_k;
     unsigned char *k = (unsigned char *)(uintptr_t)s->tensors.k;
     for (int64_t b = 0; !shared && b < p->batch; b++) {
         for (int64_t h = 0; h < p->heads_kv; h++) {

@@ -247,21 +247,6 @@ void problem_json(struct json *json, const char *key, const attn_problem *p) {
     json_close(json);
 }
 
-/* The place of a name in a list that ends with NULL; -1: it is not in it. */
-static int place_of(const char *const *names, const struct json_value *value) {
-    const char *given = json_text_of(value);
-    for (int i = 0; given != NULL && names[i] != NULL; i++) {
-        if (strcmp(names[i], given) == 0) {
-            return i;
-        }
-    }
-    return -1;
-}
-
-static bool is_true(const struct json_value *value) {
-    return value != NULL && value->kind == JSON_BOOL && value->as.truth;
-}
-
 bool problem_read(const struct json_value *from, attn_problem *p) {
     attn_problem_init(p);
     const struct {
@@ -280,35 +265,35 @@ bool problem_read(const struct json_value *from, attn_problem *p) {
     };
     bool good = true;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        *sizes[i].value = json_int_of(json_at(from, sizes[i].name), sizes[i].least);
+        *sizes[i].value = json_int_at(from, sizes[i].name, sizes[i].least);
         good = good && *sizes[i].value >= sizes[i].least;
     }
-    const int dtype = place_of(DTYPE_NAMES, json_at(from, "dtype"));
-    const int causal = place_of(CAUSAL_NAMES, json_at(from, "causal"));
-    const int layout = place_of(LAYOUT_NAMES, json_at(from, "layout"));
-    const int cores = place_of(TENSOR_CORES_NAMES, json_at(from, "tensor_cores"));
+    const int dtype = choice_of(DTYPE_NAMES, json_text_at(from, "dtype"));
+    const int causal = choice_of(CAUSAL_NAMES, json_text_at(from, "causal"));
+    const int layout = choice_of(LAYOUT_NAMES, json_text_at(from, "layout"));
+    const int cores = choice_of(TENSOR_CORES_NAMES, json_text_at(from, "tensor_cores"));
     p->dtype = (attn_dtype)dtype;
     p->causal = (attn_causal)causal;
     p->layout = (attn_layout)layout;
     p->tensor_cores = (attn_tensor_cores)cores;
-    p->scale = (float)json_number_of(json_at(from, "scale")); /* NaN: the default */
-    p->softcap = (float)json_number_of(json_at(from, "softcap"));
-    p->alibi = is_true(json_at(from, "alibi"));
-    p->bias = is_true(json_at(from, "bias"));
-    p->mask = is_true(json_at(from, "mask"));
-    p->sink = is_true(json_at(from, "sink"));
+    p->scale = (float)json_number_at(from, "scale"); /* NaN: the default */
+    p->softcap = (float)json_number_at(from, "softcap");
+    p->alibi = json_true_at(from, "alibi");
+    p->bias = json_true_at(from, "bias");
+    p->mask = json_true_at(from, "mask");
+    p->sink = json_true_at(from, "sink");
     if (json_at(from, "dtype_kv") != NULL) {
-        p->dtype_kv = place_of(DTYPE_KV_NAMES, json_at(from, "dtype_kv"));
+        p->dtype_kv = choice_of(DTYPE_KV_NAMES, json_text_at(from, "dtype_kv"));
         good = good && p->dtype_kv > (int32_t)ATTN_BF16;
     }
     if (json_at(from, "page_size") != NULL) {
         p->used_kv = true;
-        p->page_size = json_int_of(json_at(from, "page_size"), 0);
-        p->num_pages = json_int_of(json_at(from, "num_pages"), 0);
+        p->page_size = json_int_at(from, "page_size", 0);
+        p->num_pages = json_int_at(from, "num_pages", 0);
     }
     if (json_at(from, "q_offset") != NULL) {
-        p->q_offset = json_int_of(json_at(from, "q_offset"), -MOST_POSITION);
-        p->kv_offset = json_int_of(json_at(from, "kv_offset"), -MOST_POSITION);
+        p->q_offset = json_int_at(from, "q_offset", -MOST_POSITION);
+        p->kv_offset = json_int_at(from, "kv_offset", -MOST_POSITION);
     }
     return good && dtype >= 0 && causal >= 0 && layout >= 0 && cores >= 0 &&
            attn_problem_resolve(p, p, NULL) == ATTN_OK;

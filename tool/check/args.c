@@ -5,28 +5,22 @@
 #include "check/check.h"
 
 #include <errno.h>
-#include <stdalign.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/message.h"
-#include "cases/cases.h"
 
 static const uint64_t BYTES_MOST = UINT64_C(4) << 30; /* what the virtual GPU has */
+enum { STRUCT_PARTS = 64, POINTERS_MOST = 4096, DEPTH_MOST = 8, VALUE_MOST = 4096 };
 
 /* ---- fields ---------------------------------------------------------------------------------- */
 
-/* What is left of an argument's text. */
-struct cursor {
-    const char *at;
-};
-
-static size_t field_length(const struct cursor *c) {
+size_t field_length(const struct cursor *c) {
     return strcspn(c->at, ":");
 }
 
-static bool take_colon(struct cursor *c, const char *before, attn_error *why) {
+bool take_colon(struct cursor *c, const char *before, attn_error *why) {
     if (*c->at != ':') {
         return explain(why, "it ends after its %s, expected a colon and more", before);
     }
@@ -34,7 +28,7 @@ static bool take_colon(struct cursor *c, const char *before, attn_error *why) {
     return true;
 }
 
-static bool take_type(struct cursor *c, const struct element **type, attn_error *why) {
+bool take_type(struct cursor *c, const struct element **type, attn_error *why) {
     const size_t length = field_length(c);
     *type = element_named(c->at, length);
     if (*type == NULL) {
@@ -44,7 +38,7 @@ static bool take_type(struct cursor *c, const struct element **type, attn_error 
     return true;
 }
 
-static bool take_number(struct cursor *c, const char *what, uint64_t *number, attn_error *why) {
+bool take_number(struct cursor *c, const char *what, uint64_t *number, attn_error *why) {
     char *end;
     errno = 0;
     const bool digit = *c->at >= '0' && *c->at <= '9';
@@ -58,8 +52,8 @@ static bool take_number(struct cursor *c, const char *what, uint64_t *number, at
 }
 
 /* "64x128x2": up to `most` numbers. */
-static bool take_numbers(struct cursor *c, const char *what, uint64_t *numbers, uint32_t most,
-                         uint32_t *count, attn_error *why) {
+bool take_numbers(struct cursor *c, const char *what, uint64_t *numbers, uint32_t most,
+                  uint32_t *count, attn_error *why) {
     *count = 0;
     if (*c->at == ':') {
         return true;
@@ -78,259 +72,321 @@ static bool take_numbers(struct cursor *c, const char *what, uint64_t *numbers, 
                                     (int)field_length(c), c->at);
 }
 
-/* ---- what a buffer holds --------------------------------------------------------------------- */
-
-static bool parse_fill(struct check_arg *arg, const char *text, attn_error *why) {
-    static const char *const names[] = {"zero", "iota", "uninit", "rand"};
-    struct cursor c = {text};
-    for (int i = 0; i < 4; i++) {
-        if (strcmp(text, names[i]) == 0) {
-            arg->fill = (enum check_fill)i;
-            arg->seed = 1;
-            return true;
-        }
-    }
-    if (strncmp(text, "rand:", 5) == 0) {
-        c.at += 5;
-        arg->fill = FILL_RAND;
-        return take_number(&c, "seed", &arg->seed, why) &&
-               (*c.at == '\0' || explain(why, "seed '%s', expected a whole number", text + 5));
-    }
-    arg->fill = FILL_FILE;
-    return (text[0] == '@' && text[1] != '\0') ||
-           explain(why, "fill '%s', expected zero, iota, uninit, rand[:SEED] or @file.npy", text);
-}
-
-static void keep_shape(struct check_arg *arg, const int64_t *shape, int dims) {
-    arg->dims = dims;
-    memcpy(arg->shape, shape, (size_t)dims * sizeof *shape);
-}
-
-static bool load_file(struct check_arg *arg, const char *path, attn_error *why) {
-    struct npy array;
-    attn_error fault;
-    if (!npy_load(path, NPY_NUMBERS, &array, &fault)) {
-        return explain(why, "%s: %s", path, fault.text);
-    }
-    if (array.type != arg->type->npy) {
-        explain(why, "%s: holds %s, expected %s for %s", path, npy_type_name(array.type),
-                npy_type_name(arg->type->npy), arg->type->name);
-    } else if (array.bytes != arg->count * arg->type->bytes) {
-        explain(why, "%s: holds %zu elements, expected %zu", path, array.bytes / arg->type->bytes,
-                arg->count);
-    } else {
-        keep_shape(arg, array.shape, array.dims);
-        arg->initial = array.data;
-        return true;
-    }
-    npy_free(&array);
-    return false;
-}
-
-/* Small enough to be summed up in any type. */
-static long double random_element(const struct element *type, uint64_t *state) {
-    switch (type->kind) {
-    case ELEMENT_SIGNED: return (long double)rng_range(state, -100, 100);
-    case ELEMENT_UNSIGNED: return (long double)rng_range(state, 0, 100);
-    default: return (long double)rng_normal(state);
-    }
-}
-
-/* text: the fill, of which the file's name is needed. */
-static bool make_initial(struct check_arg *arg, const char *text, attn_error *why) {
-    if (arg->fill == FILL_UNINIT) {
-        return true;
-    }
-    if (arg->fill == FILL_FILE) {
-        return load_file(arg, text + 1, why);
-    }
-    const size_t bytes = arg->type->bytes;
-    unsigned char *made = calloc(arg->count > 0 ? arg->count : 1, bytes > 0 ? bytes : 1);
-    if (made == NULL) {
-        return explain(why, "no memory for %zu elements of %zu bytes", arg->count, bytes);
-    }
-    uint64_t state = arg->seed;
-    for (size_t i = 0; arg->fill != FILL_ZERO && i < arg->count; i++) {
-        element_store(arg->type, made + i * bytes,
-                      arg->fill == FILL_IOTA ? (long double)i : random_element(arg->type, &state));
-    }
-    arg->initial = made;
-    return true;
-}
-
-static bool check_bytes(const struct check_arg *arg, attn_error *why) {
-    if (arg->count == 0 || arg->count > BYTES_MOST / arg->type->bytes) {
-        return explain(why, "%zu elements of %s, expected 1 or more in at most 4 GiB", arg->count,
-                       arg->type->name);
+bool check_bytes(const struct content *content, attn_error *why) {
+    if (content->count == 0 || content->count > BYTES_MOST / content->type->bytes) {
+        return explain(why, "%zu elements of %s, expected 1 or more in at most 4 GiB",
+                       content->count, content->type->name);
     }
     return true;
 }
 
-/* ---- buffers and tensor maps ----------------------------------------------------------------- */
+/* ---- kinds ----------------------------------------------------------------------------------- */
+
+static bool make_value(struct check_arg *arg, size_t bytes, size_t align, attn_error *why) {
+    arg->value_bytes = bytes;
+    arg->align = align;
+    arg->value = calloc(bytes > 0 ? bytes : 1, 1);
+    return arg->value != NULL || explain(why, "out of memory");
+}
 
 static bool parse_buffer(struct check_arg *arg, struct cursor *c, attn_error *why) {
     uint64_t count = 0;
-    arg->kind = CHECK_BUFFER;
-    arg->value_bytes = sizeof arg->memory;
-    if (!take_type(c, &arg->type, why) || !take_colon(c, "type", why) ||
-        !take_number(c, "count", &count, why) || !take_colon(c, "count", why) ||
-        !parse_fill(arg, c->at, why)) {
+    if (!take_type(c, &arg->content.type, why) || !take_colon(c, "type", why) ||
+        !take_number(c, "count", &count, why) || !take_colon(c, "count", why)) {
         return false;
     }
-    arg->count = (size_t)count;
-    keep_shape(arg, (const int64_t[]){(int64_t)count}, 1);
-    return check_bytes(arg, why) && make_initial(arg, c->at, why);
+    arg->content.count = (size_t)count;
+    content_shape(&arg->content, (const int64_t[]){(int64_t)count}, 1);
+    return check_bytes(&arg->content, why) && content_fill(&arg->content, c->at, why);
 }
 
-static bool parse_swizzle(struct check_arg *arg, struct cursor *c, attn_error *why) {
-    static const char *const names[] = {"none", "32", "64", "128"};
-    const size_t length = field_length(c);
-    for (arg->swizzle = 0; arg->swizzle < 4; arg->swizzle++) {
-        const char *name = names[arg->swizzle];
-        if (strlen(name) == length && strncmp(name, c->at, length) == 0) {
-            c->at += length;
-            return true;
-        }
+static bool parse_bytes(struct check_arg *arg, const struct cursor *c, attn_error *why) {
+    const size_t length = strlen(c->at);
+    if (length == 0 || length % 2 != 0 || length / 2 > VALUE_MOST ||
+        strspn(c->at, "0123456789abcdefABCDEF") != length) {
+        return explain(why, "bytes '%s', expected two hexadecimal digits for each", c->at);
     }
-    return explain(why, "swizzle '%.*s', expected none, 32, 64 or 128", (int)length, c->at);
-}
-
-/* As many elements as the longest stride times its dim: padding lies in the buffer. */
-static bool count_tensor(struct check_arg *arg, attn_error *why) {
-    uint64_t most = 0;
-    bool dense = true;
-    for (uint32_t i = 0; i < arg->rank; i++) {
-        const uint64_t stride = i == 0 ? arg->type->bytes : arg->strides[i - 1];
-        uint64_t bytes;
-        if (__builtin_mul_overflow(arg->size[i], stride, &bytes) || bytes > BYTES_MOST) {
-            return explain(why, "dim %u of %llu with stride %llu is more than 4 GiB", i,
-                           (unsigned long long)arg->size[i], (unsigned long long)stride);
-        }
-        dense = dense && (i == 0 || stride == most);
-        most = bytes > most ? bytes : most;
-    }
-    arg->count = (size_t)(most / arg->type->bytes);
-    keep_shape(arg, (const int64_t[]){(int64_t)arg->count}, 1);
-    if (dense) {
-        arg->dims = (int)arg->rank;
-        for (uint32_t i = 0; i < arg->rank; i++) {
-            arg->shape[arg->rank - 1 - i] = (int64_t)arg->size[i];
-        }
-    }
-    return check_bytes(arg, why);
-}
-
-static bool parse_tensor(struct check_arg *arg, struct cursor *c, attn_error *why) {
-    uint64_t box[CHECK_RANK] = {0};
-    uint32_t strides = 0, boxes = 0;
-    arg->kind = CHECK_TENSOR;
-    arg->value_bytes = CHECK_MAP_BYTES;
-    if (!take_type(c, &arg->type, why) || !take_colon(c, "type", why) ||
-        !take_numbers(c, "dims", arg->size, CHECK_RANK, &arg->rank, why) ||
-        !take_colon(c, "dims", why) ||
-        !take_numbers(c, "strides", arg->strides, CHECK_RANK, &strides, why) ||
-        !take_colon(c, "strides", why) || !take_numbers(c, "box", box, CHECK_RANK, &boxes, why) ||
-        !take_colon(c, "box", why) || !parse_swizzle(arg, c, why) ||
-        !take_colon(c, "swizzle", why) || !parse_fill(arg, c->at, why)) {
+    if (!make_value(arg, length / 2, 1, why)) {
         return false;
     }
-    if (arg->type->tensor < 0) {
-        return explain(why, "tensor maps have no type %s, expected u8 or u16 for its bits",
-                       arg->type->name);
+    for (size_t i = 0; i < length / 2; i++) {
+        const char two[3] = {c->at[2 * i], c->at[2 * i + 1], '\0'};
+        arg->value[i] = (unsigned char)strtoul(two, NULL, 16);
     }
-    if (arg->rank == 0 || strides != arg->rank - 1 || boxes != arg->rank) {
+    return true;
+}
+
+static bool parse_scalar(struct check_arg *arg, struct cursor *c, attn_error *why) {
+    arg->content.type = element_named(c->at, field_length(c));
+    if (arg->content.type == NULL) {
         return explain(why,
-                       "%u dims, %u strides and a box of %u, expected as many boxes as dims and "
-                       "one stride less",
-                       arg->rank, strides, boxes);
+                       "'%.*s', expected buf, tmap, struct, bytes, ptr, ptrs, numba or one of %s",
+                       (int)field_length(c), c->at, element_names());
     }
-    for (uint32_t i = 0; i < arg->rank; i++) {
-        if (box[i] > UINT32_MAX) {
-            return explain(why, "box %u of %llu is too large", i, (unsigned long long)box[i]);
+    c->at += field_length(c);
+    return make_value(arg, arg->content.type->bytes, arg->content.type->bytes, why) &&
+           take_colon(c, "type", why) && element_parse(arg->content.type, c->at, arg->value, why);
+}
+
+static bool parse_any(struct check_arg *arg, const char *label, const char *text, int depth,
+                      attn_error *why);
+
+static bool make_parts(struct check_arg *arg, size_t count, attn_error *why) {
+    arg->parts = calloc(count, sizeof *arg->parts);
+    arg->part_count = arg->parts != NULL ? count : 0;
+    return arg->parts != NULL || explain(why, "out of memory");
+}
+
+static bool parse_part(struct check_arg *arg, size_t index, const char *text, int depth,
+                       attn_error *why) {
+    char label[sizeof arg->label];
+    attn_error fault = {""};
+    snprintf(label, sizeof label, "%.40s.%zu", arg->label, index);
+    return parse_any(&arg->parts[index], label, text, depth + 1, &fault) ||
+           explain(why, "%s: %.400s", label, fault.text);
+}
+
+/* Parts are between commas; each lies at a multiple of its alignment, as in C. */
+static bool parse_struct(struct check_arg *arg, const struct cursor *c, int depth,
+                         attn_error *why) {
+    size_t count = 1, bytes = 0, align = 1;
+    for (const char *at = c->at; *at != '\0'; at++) {
+        count += *at == ',';
+    }
+    if (count > STRUCT_PARTS) {
+        return explain(why, "a struct of %zu parts, expected at most %d", count, STRUCT_PARTS);
+    }
+    char *copy = strdup(c->at), *rest = copy;
+    bool good = copy != NULL && make_parts(arg, count, why);
+    for (size_t i = 0; good && i < count; i++) {
+        good = parse_part(arg, i, strsep(&rest, ","), depth, why);
+    }
+    free(copy);
+    for (size_t i = 0; good && i < count; i++) {
+        const struct check_arg *part = &arg->parts[i];
+        align = part->align > align ? part->align : align;
+        bytes = (bytes + part->align - 1) / part->align * part->align + part->value_bytes;
+    }
+    return good && make_value(arg, (bytes + align - 1) / align * align, align, why);
+}
+
+/* "TYPE:D0xD1:FILL", a C-contiguous array: meminfo, parent, items, bytes of an item, data, shape,
+ * strides. */
+static bool parse_numba(struct check_arg *arg, struct cursor *c, int depth, attn_error *why) {
+    const struct element *type;
+    uint64_t dims[CHECK_RANK], items = 1;
+    uint32_t count;
+    char text[512];
+    if (!take_type(c, &type, why) || !take_colon(c, "type", why) ||
+        !take_numbers(c, "dims", dims, CHECK_RANK, &count, why) || !take_colon(c, "dims", why)) {
+        return false;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        if (__builtin_mul_overflow(items, dims[i], &items) || items > BYTES_MOST) {
+            return explain(why, "dims of more than 4 GiB");
         }
-        arg->box[i] = (uint32_t)box[i];
     }
-    return count_tensor(arg, why) && make_initial(arg, c->at, why);
+    int used = snprintf(text, sizeof text, "u64:0,u64:0,i64:%llu,i64:%zu,buf:%s:%llu:%s",
+                        (unsigned long long)items, type->bytes, type->name,
+                        (unsigned long long)items, c->at);
+    for (uint32_t i = 0; i < count && used < (int)sizeof text; i++) {
+        used += snprintf(text + used, sizeof text - (size_t)used, ",i64:%llu",
+                         (unsigned long long)dims[i]);
+    }
+    uint64_t stride = items * type->bytes;
+    for (uint32_t i = 0; i < count && used < (int)sizeof text; i++) {
+        stride = dims[i] > 0 ? stride / dims[i] : stride;
+        used += snprintf(text + used, sizeof text - (size_t)used, ",i64:%llu",
+                         (unsigned long long)stride);
+    }
+    if (used >= (int)sizeof text || strchr(c->at, ',') != NULL) {
+        return explain(why, "fill '%.40s', expected a short one without a comma", c->at);
+    }
+    arg->spread = true;
+    return parse_struct(arg, &(struct cursor){text}, depth, why);
+}
+
+/* "COUNT:ARG"; the seeds of random parts differ. */
+static bool parse_pointers(struct check_arg *arg, struct cursor *c, int depth, attn_error *why) {
+    uint64_t count = 0;
+    if (!take_number(c, "count", &count, why) || !take_colon(c, "count", why)) {
+        return false;
+    }
+    if (count == 0 || count > POINTERS_MOST) {
+        return explain(why, "%llu pointers, expected 1 to %d", (unsigned long long)count,
+                       POINTERS_MOST);
+    }
+    if (!make_parts(arg, (size_t)count, why)) {
+        return false;
+    }
+    for (size_t i = 0; i < count; i++) {
+        char part[512], seed[32] = "";
+        const size_t length = strlen(c->at);
+        if (i > 0 && length > 5 && strcmp(c->at + length - 5, ":rand") == 0) {
+            snprintf(seed, sizeof seed, ":%zu", i + 1);
+        }
+        if ((size_t)snprintf(part, sizeof part, "%s%s", c->at, seed) >= sizeof part) {
+            return explain(why, "'%.40s...' is too long", c->at);
+        }
+        if (!parse_part(arg, i, part, depth, why)) {
+            return false;
+        }
+        if (arg->parts[i].kind != CHECK_BUFFER && arg->parts[i].kind != CHECK_POINTER) {
+            return explain(why, "%s is no pointer, expected buf or ptr", arg->parts[i].label);
+        }
+    }
+    return make_value(arg, sizeof arg->memory, sizeof arg->memory, why);
+}
+
+static bool parse_any(struct check_arg *arg, const char *label, const char *text, int depth,
+                      attn_error *why) {
+    struct cursor c = {text};
+    const size_t length = field_length(&c);
+    static const struct {
+        const char *name;
+        enum check_arg_kind kind;
+    } KINDS[] = {{"buf", CHECK_BUFFER},  {"tmap", CHECK_TENSOR},  {"struct", CHECK_STRUCT},
+                 {"ptr", CHECK_POINTER}, {"ptrs", CHECK_POINTER}, {"bytes", CHECK_SCALAR},
+                 {"numba", CHECK_STRUCT}};
+    const char *name = "";
+    *arg = (struct check_arg){.kind = CHECK_SCALAR};
+    snprintf(arg->label, sizeof arg->label, "%s", label);
+    for (size_t i = 0; i < sizeof KINDS / sizeof *KINDS; i++) {
+        if (strlen(KINDS[i].name) == length && strncmp(text, KINDS[i].name, length) == 0) {
+            name = KINDS[i].name;
+            arg->kind = KINDS[i].kind;
+            c.at += length;
+        }
+    }
+    if (*name == '\0') {
+        return parse_scalar(arg, &c, why);
+    }
+    if (depth > DEPTH_MOST) {
+        return explain(why, "parts within parts, more than %d deep", DEPTH_MOST);
+    }
+    if (!take_colon(&c, name, why)) {
+        return false;
+    }
+    switch (arg->kind) {
+    case CHECK_BUFFER:
+        return make_value(arg, sizeof arg->memory, sizeof arg->memory, why) &&
+               parse_buffer(arg, &c, why);
+    case CHECK_TENSOR:
+        return make_value(arg, CHECK_MAP_BYTES, 64, why) && check_tensor_parse(arg, &c, why);
+    case CHECK_STRUCT:
+        if (strcmp(name, "numba") != 0) {
+            return parse_struct(arg, &c, depth, why);
+        }
+        return depth == 0 ? parse_numba(arg, &c, depth, why)
+                          : explain(why, "numba:... is no part of another argument");
+    case CHECK_SCALAR: return parse_bytes(arg, &c, why);
+    default: break;
+    }
+    if (strcmp(name, "ptrs") == 0) {
+        return parse_pointers(arg, &c, depth, why);
+    }
+    return make_parts(arg, 1, why) && parse_part(arg, 0, c.at, depth, why) &&
+           make_value(arg, sizeof arg->memory, sizeof arg->memory, why);
 }
 
 bool check_arg_parse(struct check_arg *arg, size_t index, const char *text, attn_error *why) {
-    struct cursor c = {text};
-    *arg = (struct check_arg){.kind = CHECK_SCALAR};
-    snprintf(arg->label, sizeof arg->label, "argument %zu", index);
-    if (strncmp(text, "buf:", 4) == 0) {
-        c.at += 4;
-        return parse_buffer(arg, &c, why);
-    }
-    if (strncmp(text, "tmap:", 5) == 0) {
-        c.at += 5;
-        return parse_tensor(arg, &c, why);
-    }
-    arg->type = element_named(text, field_length(&c));
-    if (arg->type == NULL) {
-        return explain(why, "'%.*s', expected buf, tmap or one of %s", (int)field_length(&c), text,
-                       element_names());
-    }
-    c.at += field_length(&c);
-    arg->value_bytes = arg->type->bytes;
-    return take_colon(&c, "type", why) && element_parse(arg->type, c.at, arg->value, why);
+    char label[sizeof arg->label];
+    snprintf(label, sizeof label, "argument %zu", index);
+    return parse_any(arg, label, text, 0, why);
 }
 
 void check_arg_free(struct check_arg *arg) {
-    free(arg->initial);
+    for (size_t i = 0; i < arg->part_count; i++) {
+        check_arg_free(&arg->parts[i]);
+    }
+    free(arg->parts);
+    free(arg->value);
+    content_free(&arg->content);
     *arg = (struct check_arg){.kind = CHECK_SCALAR};
 }
 
 const char *check_arg_text(const struct check_arg *arg, char *text, size_t size) {
-    if (arg->kind == CHECK_SCALAR) {
-        snprintf(text, size, "%s of %zu bytes", arg->type->name, arg->value_bytes);
-    } else {
-        snprintf(text, size, "%s of %zu bytes",
-                 arg->kind == CHECK_BUFFER ? "pointer to a buffer" : "tensor map",
-                 arg->value_bytes);
-    }
+    static const char *const NAMES[] = {[CHECK_SCALAR] = "bytes",
+                                        [CHECK_BUFFER] = "pointer to a buffer",
+                                        [CHECK_TENSOR] = "tensor map",
+                                        [CHECK_STRUCT] = "struct",
+                                        [CHECK_POINTER] = "pointer"};
+    const bool number = arg->kind == CHECK_SCALAR && arg->content.type != NULL;
+    snprintf(text, size, "%s of %zu bytes", number ? arg->content.type->name : NAMES[arg->kind],
+             arg->value_bytes);
     return text;
 }
 
 /* ---- around a launch ------------------------------------------------------------------------- */
 
-static bool make_map(struct check_arg *arg, vgpu *gpu, attn_error *why) {
-    static const uint32_t element_strides[CHECK_RANK] = {1, 1, 1, 1, 1};
-    alignas(64) unsigned char map[CHECK_MAP_BYTES];
-    vgpu_error fault;
-    if (vgpu_tensor_map(gpu, map, arg->type->tensor, arg->rank, arg->memory, arg->size,
-                        arg->strides, arg->box, element_strides, 0, arg->swizzle, 0, 0,
-                        &fault) != VGPU_OK) {
-        return explain(why, "%.300s", fault.text);
+/* The parts' values, as in a struct, or in the memory of a pointer; returns the bytes. */
+static size_t gather(const struct check_arg *arg, unsigned char *to) {
+    size_t at = 0;
+    for (size_t i = 0; i < arg->part_count; i++) {
+        const struct check_arg *part = &arg->parts[i];
+        at = (at + part->align - 1) / part->align * part->align;
+        if (to != NULL) {
+            memcpy(to + at, part->value, part->value_bytes);
+        }
+        at += part->value_bytes;
     }
-    memcpy(arg->value, map, sizeof map);
-    return true;
+    return at;
+}
+
+static bool allocate(struct check_arg *arg, vgpu *gpu, const void *from, size_t bytes,
+                     attn_error *why) {
+    vgpu_error fault;
+    return (vgpu_malloc(gpu, bytes, arg->label, &arg->memory, &fault) == VGPU_OK &&
+            (from == NULL || vgpu_write(gpu, arg->memory, from, bytes, &fault) == VGPU_OK)) ||
+           explain(why, "%.300s", fault.text);
+}
+
+static bool point(struct check_arg *arg, vgpu *gpu, attn_error *why) {
+    const size_t bytes = gather(arg, NULL);
+    unsigned char *values = calloc(bytes + 1, 1);
+    if (values == NULL) {
+        return explain(why, "out of memory");
+    }
+    gather(arg, values);
+    const bool good = allocate(arg, gpu, values, bytes, why);
+    free(values);
+    return good;
 }
 
 bool check_arg_place(struct check_arg *arg, vgpu *gpu, attn_error *why) {
-    if (arg->kind == CHECK_SCALAR) {
-        return true;
+    for (size_t i = 0; i < arg->part_count; i++) {
+        if (!check_arg_place(&arg->parts[i], gpu, why)) {
+            return false;
+        }
     }
-    const size_t bytes = arg->count * arg->type->bytes;
-    vgpu_error fault;
-    if (vgpu_malloc(gpu, bytes, arg->label, &arg->memory, &fault) != VGPU_OK ||
-        (arg->initial != NULL &&
-         vgpu_write(gpu, arg->memory, arg->initial, bytes, &fault) != VGPU_OK)) {
-        return explain(why, "%.300s", fault.text);
+    const struct content *content = &arg->content;
+    bool good = true;
+    switch (arg->kind) {
+    case CHECK_SCALAR: return true;
+    case CHECK_STRUCT: gather(arg, arg->value); return true;
+    case CHECK_POINTER: good = point(arg, gpu, why); break;
+    default:
+        good = allocate(arg, gpu, content->initial, content->count * content->type->bytes, why);
+        break;
     }
-    if (arg->kind == CHECK_TENSOR) {
-        return make_map(arg, gpu, why);
+    if (good && arg->kind == CHECK_TENSOR) {
+        return check_tensor_map(arg, gpu, why);
     }
     memcpy(arg->value, &arg->memory, sizeof arg->memory);
-    return true;
+    return good;
 }
 
 void check_arg_release(struct check_arg *arg, vgpu *gpu) {
+    for (size_t i = 0; i < arg->part_count; i++) {
+        check_arg_release(&arg->parts[i], gpu);
+    }
     vgpu_free(gpu, arg->memory, NULL);
     arg->memory = 0;
 }
 
 bool check_arg_read(const struct check_arg *arg, vgpu *gpu, void *to, attn_error *why) {
     vgpu_error fault;
-    return vgpu_read(gpu, to, arg->memory, arg->count * arg->type->bytes, &fault) == VGPU_OK ||
+    return vgpu_read(gpu, to, arg->memory, arg->content.count * arg->content.type->bytes, &fault) ==
+               VGPU_OK ||
            explain(why, "%.300s", fault.text);
 }

@@ -1,16 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * check.h - the parts of `attest check`: element types (types.c), the arguments of a launch
- * (args.c), what is expected of buffers after it (expect.c), which kernel (entry.c) of which PTX
- * (source.c). verb.c puts them together.
+ * (args.c, tensor.c, fill.c), shapes (sweep.c), what is expected of buffers after it (expect.c),
+ * which kernel (entry.c) of which PTX (source.c). launches.c runs them, verb.c puts all together.
  *
  *     TYPE:VALUE                                          i32:7  f32:0.5
  *     buf:TYPE:COUNT:FILL                                 buf:f16:4096:rand:7
  *     tmap:TYPE:D0xD1[x...]:S1[x...]:B0xB1[x...]:SWIZZLE:FILL  tmap:f16:64x128:128:64x64:128:iota
+ *     struct:ARG,ARG...    laid out as in C                struct:buf:f32:64:rand,i32:64,f32:0.5
+ *     bytes:HEX            as they are                     bytes:00ff10
+ *     numba:TYPE:D0[xD1...]:FILL  the parameters that numba makes of an array, D0 outermost
+ *     ptr:ARG              a pointer to such a value       ptr:tmap:...  ptr:struct:i32:1,f32:2
+ *     ptrs:COUNT:ARG       an array of such pointers       ptrs:3:buf:f32:64:rand
  *
- * FILL is zero, iota, uninit, rand[:SEED] or @file.npy. A tensor map describes a buffer of its own:
- * dims in elements, innermost first; strides of the dims after the first, in bytes (of one dim
- * there are none); the box; none, 32, 64 or 128 bytes of swizzle.
+ * FILL is zero, iota, uninit, const:VALUE, rand[:SEED], rand:LOW..HIGH[:SEED] or @file.npy. A
+ * tensor map describes a buffer of its own: dims in elements, innermost first; strides of the dims
+ * after the first, in bytes (of one dim there are none); the box; none, 32, 64 or 128 bytes of
+ * swizzle.
  *
  * Invariant: each launch begins with buffers that were just allocated and hold what FILL says. An
  * expectation is met only if it was compared after every launch and no element was off by more than
@@ -58,27 +64,49 @@ long double element_value(const struct element *type, const void *from);
 /* A number from the command line; false and the reason where the type has no such value. */
 bool element_parse(const struct element *type, const char *text, void *to, attn_error *why);
 
-/* ---- arguments ------------------------------------------------------------------------------- */
+/* ---- what memory holds (fill.c) -------------------------------------------------------------- */
 
 enum { CHECK_RANK = 5, CHECK_MAP_BYTES = 128 };
+enum fill_kind { FILL_ZERO, FILL_IOTA, FILL_UNINIT, FILL_CONST, FILL_RAND, FILL_RANGE, FILL_FILE };
 
-enum check_arg_kind { CHECK_SCALAR, CHECK_BUFFER, CHECK_TENSOR };
-enum check_fill { FILL_ZERO, FILL_IOTA, FILL_UNINIT, FILL_RAND, FILL_FILE };
+/* Elements of a type, and what is there before a launch. */
+struct content {
+    const struct element *type;
+    enum fill_kind kind;
+    uint64_t seed;
+    long double low, high; /* of a range; low: the constant */
+    size_t count;          /* elements */
+    int dims;              /* of the array that --dump writes, outermost first */
+    int64_t shape[NPY_MAX_DIMS];
+    void *initial; /* NULL: uninitialised */
+};
+
+/* Parses a FILL and makes the elements; type, count, dims and shape are set. Reads the file of an
+ * @. What is left of `text` after the fill must be empty. */
+bool content_fill(struct content *content, const char *text, attn_error *why);
+void content_shape(struct content *content, const int64_t *shape, int dims);
+void content_free(struct content *content);
+
+/* ---- arguments (args.c) ---------------------------------------------------------------------- */
+
+enum check_arg_kind {
+    CHECK_SCALAR, /* or bytes */
+    CHECK_BUFFER,
+    CHECK_TENSOR,
+    CHECK_STRUCT,
+    CHECK_POINTER /* to the value of each part, side by side; of ptrs to pointers to them */
+};
 
 struct check_arg {
     enum check_arg_kind kind;
-    const struct element *type;
-    unsigned char value[CHECK_MAP_BYTES]; /* what the kernel gets */
-    size_t value_bytes;
-    /* A buffer's, and that of a tensor map: */
-    enum check_fill fill;
-    uint64_t seed;
-    size_t count; /* elements */
-    int dims;     /* of the array that --dump writes, outermost first */
-    int64_t shape[NPY_MAX_DIMS];
-    void *initial; /* what it holds before a launch; NULL: uninitialised */
-    vgpu_pointer memory;
-    char label[64]; /* what findings call it */
+    char label[64];       /* what findings call it: "argument 1.0" */
+    unsigned char *value; /* what the kernel gets, of a part what lies in the whole */
+    size_t value_bytes, align;
+    struct content content; /* of a buffer, and of that of a tensor map */
+    vgpu_pointer memory;    /* the buffer, or the values pointed to */
+    struct check_arg *parts;
+    size_t part_count;
+    bool spread; /* each part is a parameter of its own */
     /* A tensor map's: */
     uint32_t rank, box[CHECK_RANK];
     uint64_t size[CHECK_RANK], strides[CHECK_RANK]; /* strides[i] is that of dim i + 1 */
@@ -97,13 +125,68 @@ void check_arg_release(struct check_arg *arg, vgpu *gpu);
 /* The buffer's bytes: count elements. */
 bool check_arg_read(const struct check_arg *arg, vgpu *gpu, void *to, attn_error *why);
 
-/* "buffer of 64 f32" and so on; returns the buffer. */
+/* "pointer to a buffer of 8 bytes" and so on; returns the buffer. */
 const char *check_arg_text(const struct check_arg *arg, char *text, size_t size);
+
+/* What is left of an argument's text. */
+struct cursor {
+    const char *at;
+};
+size_t field_length(const struct cursor *c);
+bool take_colon(struct cursor *c, const char *before, attn_error *why);
+bool take_type(struct cursor *c, const struct element **type, attn_error *why);
+bool take_numbers(struct cursor *c, const char *what, uint64_t *numbers, uint32_t most,
+                  uint32_t *count, attn_error *why); /* "64x128x2", or none */
+bool take_number(struct cursor *c, const char *what, uint64_t *number, attn_error *why);
+
+/* Elements: 1 or more, in at most what the virtual GPU has. */
+bool check_bytes(const struct content *content, attn_error *why);
+
+/* tensor.c: what follows "tmap:"; and the map, once the buffer is there. */
+bool check_tensor_parse(struct check_arg *arg, struct cursor *c, attn_error *why);
+bool check_tensor_map(const struct check_arg *arg, vgpu *gpu, attn_error *why);
+
+/* ---- variables of the module ----------------------------------------------------------------- */
+
+/* NAME=FILL or NAME=TYPE:FILL. */
+struct check_symbol {
+    char *name;
+    vgpu_pointer memory;
+    struct content content;
+};
+bool check_symbol_parse(struct check_symbol *symbol, const vgpu_module *module, const char *text,
+                        attn_error *why);
+bool check_symbol_place(const struct check_symbol *symbol, vgpu *gpu, attn_error *why);
+void check_symbol_free(struct check_symbol *symbol);
+
+/* ---- shapes (sweep.c) ------------------------------------------------------------------------ */
+
+enum { SWEEP_VARIABLES = 4, SWEEP_VALUES = 4096, SWEEP_NAME = 16 };
+
+/* N=1..9, N=32..256:32, N=1,2,31: a variable that stands in sizes, as in buf:f32:N*4:rand. */
+struct sweep {
+    struct sweep_variable {
+        char name[SWEEP_NAME];
+        int64_t *values;
+        size_t count, at;
+    } variables[SWEEP_VARIABLES];
+    size_t count;
+};
+bool sweep_add(struct sweep *sweep, const char *text, attn_error *why);
+void sweep_free(struct sweep *sweep);
+/* The next values, the last variable first; false: these were the last. */
+bool sweep_next(struct sweep *sweep);
+/* "N=5, M=2", of the values of now. */
+const char *sweep_text(const struct sweep *sweep, char *text, size_t size);
+/* A copy with the value of each field (between : , x and .) in which a variable or a product
+ * stands: whole numbers, + - * / %, parentheses. Give it to free(); NULL and the reason. */
+char *sweep_expand(const struct sweep *sweep, const char *text, attn_error *why);
 
 /* ---- expectations and dumps ------------------------------------------------------------------ */
 
 struct check_expect {
-    size_t arg; /* its number */
+    char name[16]; /* of the argument: "1", "1.0" for a part */
+    const struct check_arg *arg;
     char *path;
     double tolerance;
     struct npy array;
@@ -122,28 +205,27 @@ bool check_expect_parse(struct check_expect *expect, const char *text, const str
 void check_expect_free(struct check_expect *expect);
 
 /* Compares what the argument's buffer holds. */
-bool check_expect_compare(struct check_expect *expect, const struct check_arg *args, vgpu *gpu,
-                          const char *order, attn_error *why);
+bool check_expect_compare(struct check_expect *expect, vgpu *gpu, const char *order,
+                          attn_error *why);
 
 bool check_expect_met(const struct check_expect *expect);
 void check_expect_print(const struct check_expect *expect);
 void check_expect_json(const struct check_expect *expect, struct json *json);
 
 struct check_dump {
-    size_t arg;
+    const struct check_arg *arg;
     const char *path;
 };
 bool check_dump_parse(struct check_dump *dump, const char *text, const struct check_arg *args,
                       size_t count, attn_error *why);
-bool check_dump_write(const struct check_dump *dump, const struct check_arg *args, vgpu *gpu,
-                      attn_error *why);
+bool check_dump_write(const struct check_dump *dump, vgpu *gpu, attn_error *why);
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
-enum { ENTRY_NAME_SIZE = 256 };
+enum { ENTRY_NAME_SIZE = 512 };
 
-/* The entry whose PTX or demangled name is `wanted` or, alone, begins with it; without `wanted`,
- * the only one. */
+/* The entry whose PTX or C++ name is `wanted` or, alone, begins with it (blanks do not count);
+ * without `wanted`, the only one. */
 bool entry_find(const vgpu_module *module, const char *wanted, size_t *index, attn_error *why);
 
 /* A line for each entry, or JSON. */
@@ -157,10 +239,16 @@ enum source_result {
     SOURCE_NO_NVCC /* a .cu, and this machine cannot compile it */
 };
 
-/* ptx: its text, with a 0 after it; give it to free(). hopper: compile a .cu for sm_90a, whatever
- * it says; else only if it uses what older GPUs lack. What nvcc prints goes to stderr. */
-enum source_result source_read(const char *path, bool hopper, char **ptx, size_t *size,
-                               attn_error *why);
+struct source {
+    char *ptx; /* with a 0 after it */
+    size_t size;
+    char *files; /* that it was made of, each with a newline */
+};
+
+/* sm: compile a .cu for this GPU; 0: for the newest that it or its headers need, from 80 on. What
+ * nvcc prints goes to stderr. */
+enum source_result source_read(const char *path, int sm, struct source *source, attn_error *why);
+void source_free(struct source *source);
 
 /* $CUDACXX, or nvcc where it is found. */
 bool source_nvcc(char path[PATH_MAX], attn_error *why);

@@ -15,11 +15,15 @@
 
 enum match { MATCH_NONE, MATCH_PREFIX, MATCH_WHOLE };
 
+/* Blanks do not count: k<128,64> is k<128, 64>. */
 static enum match match_one(const char *name, const char *wanted) {
-    const size_t length = strlen(wanted);
-    return strcmp(name, wanted) == 0            ? MATCH_WHOLE
-           : strncmp(name, wanted, length) == 0 ? MATCH_PREFIX
-                                                : MATCH_NONE;
+    for (;; name++, wanted++) {
+        name += strspn(name, " ");
+        wanted += strspn(wanted, " ");
+        if (*wanted == '\0' || *name != *wanted) {
+            return *wanted != '\0' ? MATCH_NONE : *name == '\0' ? MATCH_WHOLE : MATCH_PREFIX;
+        }
+    }
 }
 
 static enum match match_entry(const char *name, const char *wanted) {
@@ -53,27 +57,35 @@ bool entry_find(const vgpu_module *module, const char *wanted, size_t *index, at
     if (second == NULL) {
         return true;
     }
-    return wanted == NULL
-               ? explain(why, "it has several kernels, expected --entry to name one; --list shows "
-                              "them")
-               : explain(why, "--entry: '%.80s' is %.100s and %.100s, expected one kernel", wanted,
-                         first, second);
+    if (wanted == NULL) {
+        return explain(why,
+                       "it has several kernels, expected --entry to name one; --list shows them");
+    }
+    char one[ENTRY_NAME_SIZE], other[ENTRY_NAME_SIZE];
+    return explain(why, "--entry: '%.80s' is %.120s and %.120s, expected one kernel", wanted,
+                   vgpu_readable_signature(first, one, sizeof one),
+                   vgpu_readable_signature(second, other, sizeof other));
 }
 
 /* ---- the list -------------------------------------------------------------------------------- */
 
 static void print_params(const vgpu_module *module, size_t index, const vgpu_kernel *kernel) {
+    char type[64];
     uint32_t offset, bytes;
     printf("  %u parameter%s", kernel->param_count, kernel->param_count == 1 ? "" : "s");
     for (uint32_t p = 0; vgpu_param_get(module, index, p, &offset, &bytes); p++) {
         printf("%s%u", p == 0 ? " of " : ", ", bytes);
     }
-    printf("%s\n", kernel->param_count > 0 ? " bytes" : "");
+    printf("%s", kernel->param_count > 0 ? " bytes:" : "");
+    for (uint32_t p = 0; p < kernel->param_count; p++) {
+        printf("%s%s", p == 0 ? " " : ", ", vgpu_param_type(module, index, p, type, sizeof type));
+    }
+    printf("\n");
 }
 
 static void print_entry(const vgpu_module *module, size_t index, const vgpu_kernel *kernel) {
     char readable[ENTRY_NAME_SIZE];
-    vgpu_readable_name(kernel->name, readable, sizeof readable);
+    vgpu_readable_signature(kernel->name, readable, sizeof readable);
     printf("%s", kernel->name);
     if (strcmp(readable, kernel->name) != 0) {
         printf("  (%s)", readable);
@@ -88,11 +100,17 @@ static void print_entry(const vgpu_module *module, size_t index, const vgpu_kern
 
 static void write_entry(struct json *json, const vgpu_module *module, size_t index,
                         const vgpu_kernel *kernel) {
-    char readable[ENTRY_NAME_SIZE];
+    char readable[ENTRY_NAME_SIZE], type[64];
     uint32_t offset, bytes;
     json_open(json, NULL, '{');
     json_text(json, "name", kernel->name);
     json_text(json, "demangled", vgpu_readable_name(kernel->name, readable, sizeof readable));
+    json_text(json, "signature", vgpu_readable_signature(kernel->name, readable, sizeof readable));
+    json_open(json, "types", '[');
+    for (uint32_t p = 0; p < kernel->param_count; p++) {
+        json_text(json, NULL, vgpu_param_type(module, index, p, type, sizeof type));
+    }
+    json_close(json);
     json_open(json, "parameters", '[');
     for (uint32_t p = 0; vgpu_param_get(module, index, p, &offset, &bytes); p++) {
         json_int(json, NULL, bytes);

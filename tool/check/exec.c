@@ -21,7 +21,7 @@
 #include "cli/verbs.h"
 #include "vgpu.h"
 
-enum { OPTIONS = 6 };
+enum { OPTIONS = 7 };
 
 /* ---- exec ------------------------------------------------------------------------------------ */
 
@@ -53,7 +53,8 @@ static bool is_static(const char *path) {
 
 int verb_exec(int argc, char **argv) {
     static const char *const VARIABLES[OPTIONS] = {"VGPU_ASYNC",  "VGPU_CHECKS",  "VGPU_LAUNCH",
-                                                   "VGPU_REPORT", "VGPU_THREADS", "VGPU_SM"};
+                                                   "VGPU_REPORT", "VGPU_THREADS", "VGPU_SM",
+                                                   "VGPU_CTAS"};
     const char *values[OPTIONS] = {NULL}, *program = NULL;
     struct arg positional = arg_text("PROGRAM", &program, "FILE", "");
     struct arg how[OPTIONS] = {
@@ -65,6 +66,9 @@ int verb_exec(int argc, char **argv) {
                  "check this launch (from 1) or these kernels, run the others without checks"),
         arg_text("--report", &values[3], "FILE", "text, or by its name .json or .sarif [stderr]"),
         arg_text("--threads", &values[4], "N", "CPU threads [what the machine has]"),
+        arg_text("--ctas", &values[6], "K",
+                 "look for races, bank conflicts and sectors only in K CTAs of each launch, spread "
+                 "over the grid [all]"),
         arg_text("--sm", &values[5], "N", "the GPU to emulate, 80 to 90 [90]"),
     };
     const struct arg_group group = {"how it runs", how, OPTIONS};
@@ -100,6 +104,13 @@ int verb_exec(int argc, char **argv) {
         if (values[i] != NULL) {
             setenv(VARIABLES[i], values[i], 1);
         }
+    }
+    char memory[32];
+    snprintf(memory, sizeof memory, "%lld",
+             (long long)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE));
+    setenv("VGPU_MEMORY", memory, 0); /* of the machine; pages are allocated when touched */
+    if (isatty(STDERR_FILENO)) {
+        setenv("VGPU_PROGRESS", "1", 0);
     }
     setenv("VGPU_EXIT_CODE", "1", 1);
     if (!find_runtime()) {

@@ -13,23 +13,38 @@
 #include "base/message.h"
 #include "base/output.h"
 
-/* "N:", the number of a buffer or tensor map; what follows is left in *rest. */
-static bool take_arg(const char *text, const struct check_arg *args, size_t count, size_t *arg,
-                     const char **rest, attn_error *why) {
+/* "N:" or "N.M:", a buffer or tensor map, or such a part of an argument; what follows is left in
+ * *rest. name: 16 bytes, or NULL. */
+static bool take_arg(const char *text, const struct check_arg *args, size_t count,
+                     const struct check_arg **arg, char *name, const char **rest, attn_error *why) {
+    const char *at = text;
     char *end;
-    errno = 0;
-    const unsigned long long number = strtoull(text, &end, 10);
-    if (*text < '0' || *text > '9' || *end != ':' || end[1] == '\0' || errno != 0) {
-        return explain(why, "'%s', expected the argument's number, a colon and a file", text);
+    for (bool first = true; first || *at == '.'; first = false) {
+        at += !first;
+        errno = 0;
+        const unsigned long long number = strtoull(at, &end, 10);
+        if (*at < '0' || *at > '9' || (*end != ':' && *end != '.') || end[1] == '\0' ||
+            errno != 0) {
+            return explain(why, "'%s', expected the argument's number, a colon and a file", text);
+        }
+        if (number >= count) {
+            return explain(why, "argument %.*s of the %zu that are given", (int)(end - text), text,
+                           count);
+        }
+        *arg = &args[number];
+        args = (*arg)->parts;
+        count = (*arg)->part_count;
+        at = end;
     }
-    if (number >= count) {
-        return explain(why, "argument %llu of the %zu that are given", number, count);
+    if ((*arg)->kind != CHECK_BUFFER && (*arg)->kind != CHECK_TENSOR) {
+        return explain(why, "argument %.*s is %s, expected a buffer or tensor map",
+                       (int)(at - text), text,
+                       (*arg)->kind == CHECK_SCALAR ? "a number" : "made of parts");
     }
-    if (args[number].kind == CHECK_SCALAR) {
-        return explain(why, "argument %llu is a number, expected a buffer or tensor map", number);
+    if (name != NULL) {
+        snprintf(name, 16, "%.*s", (int)(at - text), text);
     }
-    *arg = (size_t)number;
-    *rest = end + 1;
+    *rest = at + 1;
     return true;
 }
 
@@ -41,10 +56,11 @@ static bool load_expected(struct check_expect *expect, const struct check_arg *a
     if (!npy_load(expect->path, NPY_NUMBERS, &expect->array, &fault)) {
         return explain(why, "%s: %s", expect->path, fault.text);
     }
-    expect->type = element_of_npy(expect->array.type, arg->type);
+    expect->type = element_of_npy(expect->array.type, arg->content.type);
     const size_t there = expect->array.bytes / expect->type->bytes;
-    return there == arg->count || explain(why, "%s: holds %zu elements, expected the %zu of %s",
-                                          expect->path, there, arg->count, arg->label);
+    return there == arg->content.count ||
+           explain(why, "%s: holds %zu elements, expected the %zu of %s", expect->path, there,
+                   arg->content.count, arg->label);
 }
 
 bool check_expect_parse(struct check_expect *expect, const char *text, const struct check_arg *args,
@@ -52,7 +68,7 @@ bool check_expect_parse(struct check_expect *expect, const char *text, const str
     const char *rest = text, *colon;
     char *end = NULL;
     *expect = (struct check_expect){0};
-    if (!take_arg(text, args, count, &expect->arg, &rest, why)) {
+    if (!take_arg(text, args, count, &expect->arg, expect->name, &rest, why)) {
         return false;
     }
     colon = strrchr(rest, ':');
@@ -65,7 +81,7 @@ bool check_expect_parse(struct check_expect *expect, const char *text, const str
     if (expect->path == NULL) {
         return explain(why, "out of memory");
     }
-    return load_expected(expect, &args[expect->arg], why);
+    return load_expected(expect, expect->arg, why);
 }
 
 void check_expect_free(struct check_expect *expect) {
@@ -82,11 +98,11 @@ static long double distance(long double got, long double expected) {
     return got == expected ? 0 : fabsl(got - expected);
 }
 
-bool check_expect_compare(struct check_expect *expect, const struct check_arg *args, vgpu *gpu,
-                          const char *order, attn_error *why) {
-    const struct check_arg *arg = &args[expect->arg];
+bool check_expect_compare(struct check_expect *expect, vgpu *gpu, const char *order,
+                          attn_error *why) {
+    const struct check_arg *arg = expect->arg;
     const unsigned char *expected = expect->array.data;
-    unsigned char *got = malloc(arg->count * arg->type->bytes);
+    unsigned char *got = malloc(arg->content.count * arg->content.type->bytes);
     if (got == NULL) {
         return explain(why, "no memory to read %s", arg->label);
     }
@@ -98,8 +114,8 @@ bool check_expect_compare(struct check_expect *expect, const struct check_arg *a
     now.order = order;
     now.wrong = 0;
     now.off = -1;
-    for (size_t i = 0; i < arg->count; i++) {
-        const long double a = element_value(arg->type, got + i * arg->type->bytes);
+    for (size_t i = 0; i < arg->content.count; i++) {
+        const long double a = element_value(arg->content.type, got + i * arg->content.type->bytes);
         const long double b = element_value(expect->type, expected + i * expect->type->bytes);
         const long double off = distance(a, b);
         now.wrong += isinf(off) || !(off <= (long double)expect->tolerance);
@@ -122,7 +138,7 @@ bool check_expect_met(const struct check_expect *expect) {
 }
 
 void check_expect_print(const struct check_expect *expect) {
-    printf("expect argument %zu: %s: %s", expect->arg, expect->path,
+    printf("expect argument %s: %s: %s", expect->name, expect->path,
            check_expect_met(expect) ? "met" : "MISSED");
     if (expect->unfinished) {
         printf(", since the kernel did not come to its end");
@@ -140,7 +156,7 @@ void check_expect_print(const struct check_expect *expect) {
 
 void check_expect_json(const struct check_expect *expect, struct json *json) {
     json_open(json, NULL, '{');
-    json_int(json, "argument", (int64_t)expect->arg);
+    json_text(json, "argument", expect->name);
     json_text(json, "file", expect->path);
     json_real(json, "tolerance", expect->tolerance);
     json_bool(json, "met", check_expect_met(expect));
@@ -160,7 +176,7 @@ void check_expect_json(const struct check_expect *expect, struct json *json) {
 
 bool check_dump_parse(struct check_dump *dump, const char *text, const struct check_arg *args,
                       size_t count, attn_error *why) {
-    return take_arg(text, args, count, &dump->arg, &dump->path, why);
+    return take_arg(text, args, count, &dump->arg, NULL, &dump->path, why);
 }
 
 static bool write_array(const char *path, const struct npy *array, attn_error *why) {
@@ -175,12 +191,11 @@ static bool write_array(const char *path, const struct npy *array, attn_error *w
     return good || explain(why, "%s: %s", path, fault.text);
 }
 
-bool check_dump_write(const struct check_dump *dump, const struct check_arg *args, vgpu *gpu,
-                      attn_error *why) {
-    const struct check_arg *arg = &args[dump->arg];
-    struct npy array = {.type = arg->type->npy, .dims = arg->dims};
-    memcpy(array.shape, arg->shape, sizeof array.shape);
-    array.bytes = arg->count * arg->type->bytes;
+bool check_dump_write(const struct check_dump *dump, vgpu *gpu, attn_error *why) {
+    const struct check_arg *arg = dump->arg;
+    struct npy array = {.type = arg->content.type->npy, .dims = arg->content.dims};
+    memcpy(array.shape, arg->content.shape, sizeof array.shape);
+    array.bytes = arg->content.count * arg->content.type->bytes;
     array.data = malloc(array.bytes);
     const bool good = array.data != NULL ? check_arg_read(arg, gpu, array.data, why) &&
                                                write_array(dump->path, &array, why)

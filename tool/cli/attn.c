@@ -580,13 +580,12 @@ static enum args_result parse(struct job *job, int argc, char **argv) {
     semantics_args(&job->semantics, semantics);
     semantics[SEMANTICS_DTYPE].help = "type of Q, K, V and O [that of Q's file]";
     runner_args(&job->runner, runner);
-    const struct arg_group groups[] = {{"inputs (.npy; Q, K and V of 4 dimensions, or of 3 without "
-                                        "batch)",
-                                        inputs, INPUTS},
-                                       {"outputs (.npy)", products, PRODUCTS},
-                                       {"semantics", semantics, SEMANTICS_ARGS},
-                                       {"execution", runner, RUNNER_ARGS},
-                                       {"output", own, 2}};
+    const struct arg_group groups[] = {
+        ARG_GROUP("inputs (.npy; Q, K and V of 4 dimensions, or of 3 without "
+                  "batch)",
+                  inputs),
+        ARG_GROUP("outputs (.npy)", products), ARG_GROUP("semantics", semantics),
+        ARG_GROUP("execution", runner), ARG_GROUP("output", own)};
     const struct command command = {
         .verb = "attn",
         .summary = "attention of NumPy files",
@@ -598,8 +597,7 @@ static enum args_result parse(struct job *job, int argc, char **argv) {
                     "      --causal bottom-right --window 256,0 --layout bshd\n"
                     "  attest attn --q q.npy --k k.npy --v v.npy -o - --layout bshd \\\n"
                     "      --cu-seqlens-q cu.npy --cu-seqlens-kv cu.npy > o.npy\n",
-        .groups = groups,
-        .group_count = sizeof groups / sizeof *groups,
+        ARG_GROUPS(groups),
     };
     const enum args_result parsed = args_parse(&command, argc, argv);
     job->dtype_given = semantics[SEMANTICS_DTYPE].seen;

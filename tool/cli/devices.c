@@ -95,15 +95,14 @@ int verb_devices(int argc, char **argv) {
         arg_text("--driver", &driver, "FILE", "the CUDA driver [$ATTN_DRIVER, else libcuda.so.1]"),
         arg_flag("--json", &as_json, "the same as JSON"),
     };
-    const struct arg_group groups[] = {{"options", args, sizeof args / sizeof *args}};
+    const struct arg_group groups[] = {ARG_GROUP("options", args)};
     const struct command command = {
         .verb = "devices",
         .summary = "what this machine can compute on",
         .synopsis = "[options]",
         .examples = "  attest devices\n"
                     "  attest devices --json\n",
-        .groups = groups,
-        .group_count = 1,
+        ARG_GROUPS(groups),
     };
     const enum args_result parsed = args_parse(&command, argc, argv);
     if (parsed != ARGS_RUN) {

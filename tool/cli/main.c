@@ -34,8 +34,10 @@ static const struct verb VERBS[] = {
     {"run", "six stages over every kernel, and one evidence pack", verb_run},
     {"profile", "what Nsight Compute sees of the kernels while they run", verb_profile},
     {"verify", "check an evidence pack against the raw observations in it", verb_verify},
+    {"merge", "merge packs, each with a part of one plan, into one pack", verb_merge},
     {"compare", "two evidence packs, or a pack against the best so far", verb_compare},
     {"evolve", "search for a faster kernel, and promote what is proven", verb_evolve},
+    {"judge", "test any attention implementation by random cases, isolated", verb_judge},
     {"report", "an evidence pack as a page to read", verb_report},
     {"devices", "what this machine can compute on", verb_devices},
 };
@@ -73,29 +75,23 @@ static int run_verb(const char *name, int argc, char **argv) {
         }
         like = spelled_like(name, strlen(name), VERBS[i].name, &least) ? VERBS[i].name : like;
     }
+    like = spelled_like(name, strlen(name), "help", &least) ? "help" : like;
     return complain("unknown verb '%s'%s%s%s attest --help lists them", name,
                     *like != '\0' ? ", did you mean " : "", like, *like != '\0' ? "?" : ";");
-}
-
-static bool is_one_of(const char *word, const char *const *words) {
-    while (*words != NULL && strcmp(word, *words) != 0) {
-        words++;
-    }
-    return *words != NULL;
 }
 
 static int run(int argc, char **argv) {
     if (argc < 2) {
         return complain("no verb given; attest --help lists them");
     }
-    if (is_one_of(argv[1], (const char *const[]){"help", "--help", "-h", NULL})) {
+    if (choice_of((const char *const[]){"help", "--help", "-h", NULL}, argv[1]) >= 0) {
         if (argc > 2) {
             return run_verb(argv[2], 1, (char *[]){(char[]){"--help"}});
         }
         print_help();
         return EXIT_DONE;
     }
-    if (is_one_of(argv[1], (const char *const[]){"version", "--version", NULL})) {
+    if (choice_of((const char *const[]){"version", "--version", NULL}, argv[1]) >= 0) {
         print_version();
         return EXIT_DONE;
     }

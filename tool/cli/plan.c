@@ -326,11 +326,9 @@ int verb_plan(int argc, char **argv) {
                  "also every variant: yes, or the first clause that refuses it"),
         arg_flag("--json", &request.json, "the same as JSON"),
     };
-    const struct arg_group groups[] = {{"sizes", sizes, SIZES_ARGS},
-                                       {"semantics", semantics, SEMANTICS_ARGS},
-                                       {"more", extras, EXTRAS_ARGS},
-                                       {"execution", runner, RUNNER_ARGS},
-                                       {"what", own, sizeof own / sizeof *own}};
+    const struct arg_group groups[] = {ARG_GROUP("sizes", sizes), ARG_GROUP("semantics", semantics),
+                                       ARG_GROUP("more", extras), ARG_GROUP("execution", runner),
+                                       ARG_GROUP("what", own)};
     const struct command command = {
         .verb = "plan",
         .summary = "which kernel computes a problem, and why not a better one",
@@ -341,8 +339,7 @@ int verb_plan(int argc, char **argv) {
             "  attest plan --device cuda --causal top-left --all\n"
             "  attest plan --device sm_90 --seq 512,4096 --dim 64,128\n"
             "  attest plan --direction backward --dtype bf16\n",
-        .groups = groups,
-        .group_count = sizeof groups / sizeof *groups,
+        ARG_GROUPS(groups),
     };
     const enum args_result parsed = args_parse(&command, argc, argv);
     if (parsed != ARGS_RUN) {

@@ -13,6 +13,8 @@ int verb_devices(int argc, char **argv);
 int verb_evolve(int argc, char **argv);
 int verb_exec(int argc, char **argv);
 int verb_inspect(int argc, char **argv);
+int verb_judge(int argc, char **argv);
+int verb_merge(int argc, char **argv);
 int verb_nvcc(int argc, char **argv);
 int verb_parity(int argc, char **argv);
 int verb_plan(int argc, char **argv);

@@ -61,12 +61,12 @@ void timings_free(struct timings *timings) {
 
 static struct interval read_us(const struct json_value *raw) {
     const struct json_value *ns = json_at(raw, "ns");
-    const double repeats = (double)json_int_of(json_at(raw, "repeats"), 1);
+    const double repeats = (double)json_int_at(raw, "repeats", 1);
     const size_t count = json_count_of(ns);
     struct interval us = {(double)NAN, (double)NAN, (double)NAN};
     double *samples = calloc(count + 1, sizeof *samples);
     for (size_t i = 0; samples != NULL && i < count; i++) {
-        samples[i] = json_number_of(&ns->as.list.items[i]) * 1e-3 / repeats;
+        samples[i] = json_number_of(json_item(ns, i)) * 1e-3 / repeats;
     }
     if (samples != NULL) {
         us = median_bounds(samples, count);
@@ -84,9 +84,8 @@ static bool read_timing(const struct pack_report *report, const struct report_sl
     timing->us = read_us(raw);
     timing->place = strlen(hardware) + strlen(slot->device) + strlen(" |  | ");
     return asprintf(&timing->key, "%s | %s | %s | %s %s | %s", hardware, slot->device,
-                    json_text_of(json_at(figures, "problem")),
-                    json_text_of(json_at(figures, "mode")), json_text_of(json_at(figures, "cache")),
-                    slot->variant) >= 0;
+                    json_text_at(figures, "problem"), json_text_at(figures, "mode"),
+                    json_text_at(figures, "cache"), slot->variant) >= 0;
 }
 
 static int by_key(const void *a, const void *b) {
@@ -103,7 +102,7 @@ bool timings_of(const struct pack_report *report, struct timings *timings, attn_
         const struct report_slot *slot = &report->slots[i];
         const struct json_value *raw = json_at(slot->unit, "timings"), *figures = slot->timings;
         for (size_t k = 0; k < json_count_of(figures) && k < json_count_of(raw); k++) {
-            if (!read_timing(report, slot, &raw->as.list.items[k], &figures->as.list.items[k],
+            if (!read_timing(report, slot, json_item(raw, k), json_item(figures, k),
                              &timings->items[timings->count])) {
                 return explain(why, "out of memory");
             }

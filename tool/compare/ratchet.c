@@ -49,8 +49,7 @@ static bool read_entry(const struct json_value *item, struct timing *timing, att
 static bool read_entries(const struct json_value *document, struct timings *timings,
                          attn_error *why) {
     const struct json_value *us = json_at(document, "us");
-    const char *schema = json_text_of(json_at(document, "schema"));
-    if (schema == NULL || strcmp(schema, SCHEMA) != 0 || us == NULL || us->kind != JSON_OBJECT ||
+    if (!json_is_at(document, "schema", SCHEMA) || us == NULL || us->kind != JSON_OBJECT ||
         document->as.list.count != 2) {
         return explain(why, "expected an object of schema " SCHEMA " and us");
     }
@@ -60,7 +59,7 @@ static bool read_entries(const struct json_value *document, struct timings *timi
     }
     bool good = true;
     for (size_t i = 0; good && i < us->as.list.count; i++) {
-        good = read_entry(&us->as.list.items[i], &timings->items[i], why);
+        good = read_entry(json_item(us, i), &timings->items[i], why);
         timings->count += good;
     }
     return good;
@@ -97,8 +96,7 @@ static const struct timing *chosen(const struct match *match, bool loosen) {
 
 bool ratchet_write(const char *path, const struct matches *matches, bool loosen, attn_error *why) {
     struct output output;
-    attn_error reason = {""};
-    bool good = output_open(&output, path, &reason);
+    const bool good = output_open(&output, path, why);
     if (good) {
         struct json json = json_begin(output.file);
         json_open(&json, NULL, '{');
@@ -115,8 +113,6 @@ bool ratchet_write(const char *path, const struct matches *matches, bool loosen,
         }
         json_close(&json);
         json_close(&json);
-        good = output_finish(&output, &reason) && output_publish(&output, &reason);
     }
-    output_discard(&output);
-    return good || explain(why, "%s: %s", path, reason.text);
+    return output_end(&output, path, good, why);
 }

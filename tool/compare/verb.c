@@ -270,7 +270,7 @@ int verb_compare(int argc, char **argv) {
         arg_flag("--json", &request.as_json, "the same as JSON"),
     };
     struct arg positional = arg_list("PACK", &request.packs, "PACK", "");
-    const struct arg_group groups[] = {{"options", args, sizeof args / sizeof *args}};
+    const struct arg_group groups[] = {ARG_GROUP("options", args)};
     const struct command command = {
         .verb = "compare",
         .summary = "two evidence packs side by side, or a pack against the best so far",
@@ -282,8 +282,7 @@ int verb_compare(int argc, char **argv) {
             "4 a ratio is not a number. FILE is written with exit code 0 only.\n",
         .examples = "  attest compare results/h200 pack\n"
                     "  attest compare pack --ratchet results/ratchet.json --update\n",
-        .groups = groups,
-        .group_count = 1,
+        ARG_GROUPS(groups),
         .positional = &positional,
     };
     const enum args_result parsed = args_parse(&command, argc, argv);

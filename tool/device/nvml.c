@@ -285,9 +285,9 @@ void nvml_values_json(struct json *json, const struct nvml_watch *watch) {
 }
 
 void nvml_gpu_json(struct json *json, const struct nvml *nvml) {
-    json_text(json, "name", nvml->name[0] != '\0' ? nvml->name : NULL);
-    json_text(json, "uuid", nvml->uuid[0] != '\0' ? nvml->uuid : NULL);
-    json_text(json, "driver_version", nvml->driver[0] != '\0' ? nvml->driver : NULL);
+    json_known_text(json, "name", nvml->name);
+    json_known_text(json, "uuid", nvml->uuid);
+    json_known_text(json, "driver_version", nvml->driver);
 }
 
 void nvml_watch_json(struct json *json, const struct nvml_watch *watch) {

@@ -95,7 +95,7 @@ static void list_tensors(struct bench_sets *sets) {
     const struct set_tensor all[SET_TENSORS] = {
         TENSOR(true, q, p->dtype, p->head_dim, rows),
         TENSOR(true, k, (attn_dtype)p->dtype_kv, p->head_dim, keys),
-        TENSOR(true, v, (attn_dtype)p->dtype_kv, p->head_dim_v, keys),
+        TENSOR(!p->v_in_k, v, (attn_dtype)p->dtype_kv, p->head_dim_v, keys),
         TENSOR(backward, d_o, p->dtype, p->head_dim_v, rows),
         TENSOR(!backward, o, p->dtype, p->head_dim_v, rows),
         TENSOR(!backward && sets->lse, lse, ATTN_FP32, 1, rows),
@@ -103,7 +103,7 @@ static void list_tensors(struct bench_sets *sets) {
         TENSOR(backward, dk, p->dtype, p->head_dim, keys),
         TENSOR(backward, dv, p->dtype, p->head_dim_v, keys),
         TENSOR(backward && p->sink, d_sink, ATTN_FP32, 1, p->heads_q)};
-    sets->input_count = backward ? 4 : 3;
+    sets->input_count = backward ? 4 : p->v_in_k ? 2 : 3;
     sets->tensor_count = 0;
     for (int i = 0; i < SET_TENSORS; i++) {
         sets->list[sets->tensor_count] = all[i];
@@ -256,6 +256,7 @@ static bool make_host(struct bench_sets *sets, attn_error *why) {
         }
         set_to(&sets->host, which, memory);
     }
+    sets->host.v = sets->problem->v_in_k ? sets->host.k : sets->host.v;
     return true;
 }
 
@@ -272,6 +273,7 @@ static bool upload(struct bench_sets *sets, int set, attn_error *why) {
         }
         set_to(t, which, memory);
     }
+    t->v = sets->problem->v_in_k ? t->k : t->v;
     return true;
 }
 

@@ -26,12 +26,12 @@ static void interval_json(struct json *json, struct interval ratio) {
 /* One item for each shape, in the open list. */
 static void timings_json(const struct json_value *timings, int id, struct json *json) {
     for (size_t i = 0; i < json_count_of(timings); i++) {
-        const struct json_value *one = &timings->as.list.items[i];
+        const struct json_value *one = json_item(timings, i);
         json_open(json, NULL, '{');
         json_int(json, "id", id);
         json_text(json, "shape", text_or_empty(one, "shape"));
-        json_real(json, "p50_us", json_number_of(json_at(one, "p50_us")));
-        json_real(json, "baseline_p50_us", json_number_of(json_at(one, "baseline_p50_us")));
+        json_real(json, "p50_us", json_number_at(one, "p50_us"));
+        json_real(json, "baseline_p50_us", json_number_at(one, "baseline_p50_us"));
         interval_json(json, ratio_of(timings, (int)i));
         json_int(json, "rounds", (int64_t)json_count_of(json_at(one, "ratios")));
         json_close(json);
@@ -88,7 +88,7 @@ void board_json(const struct search *s, const struct journal *journal, struct js
     json_text(json, "schema", "attest-leaderboard/2");
     json_open(json, "config", '{');
     for (size_t i = 0; i < journal->config->as.list.count; i++) {
-        json_value_json(json, &journal->config->as.list.items[i]);
+        json_value_json(json, json_item(journal->config, i));
     }
     json_close(json);
     shapes_json(json, "targets", &s->targets);
@@ -117,18 +117,16 @@ void board_json(const struct search *s, const struct journal *journal, struct js
 /* ---- text ------------------------------------------------------------------------------------ */
 
 static void print_line(const struct candidate *c, int rank, FILE *out) {
-    const int64_t registers = json_int_of(json_at(c->result, "registers"), 0);
+    const int64_t registers = json_int_at(c->result, "registers", 0);
     fprintf(out, "%4d %4d  %-48s %7.4f  %.4f to %.4f", rank, c->number, c->name, c->score.value,
             c->score.low, c->score.high);
     for (size_t i = 0; i < json_count_of(c->timings); i++) {
-        fprintf(out, "  %9.2f us",
-                json_number_of(json_at(&c->timings->as.list.items[i], "p50_us")));
+        fprintf(out, "  %9.2f us", json_number_at(json_item(c->timings, i), "p50_us"));
     }
     if (registers > 0) {
-        fprintf(out, "  %3d regs %6d B", (int)registers,
-                (int)json_int_of(json_at(c->result, "shared"), 0));
+        fprintf(out, "  %3d regs %6d B", (int)registers, (int)json_int_at(c->result, "shared", 0));
     }
-    fprintf(out, "  error %.2f  %s\n", json_number_of(json_at(c->result, "error")), c->why);
+    fprintf(out, "  error %.2f  %s\n", json_number_at(c->result, "error"), c->why);
 }
 
 void board_print(const struct search *s, const struct journal *journal, FILE *out) {

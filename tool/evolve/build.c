@@ -15,6 +15,7 @@
 
 #include "base/file.h"
 #include "base/message.h"
+#include "base/output.h"
 #include "base/tool_path.h"
 #include "cases/shape.h"
 #include "evolve/evolve.h"
@@ -114,7 +115,7 @@ static bool compile(const struct task *task, struct rejection *rejection) {
     if (!tool_find("nvcc", nvcc, &why) || !tool_find("ptxas", ptxas, &why) ||
         (symlink(path, "src") != 0 && errno != EEXIST &&
          !explain(&why, "src: %s", strerror(errno))) ||
-        (outside != NULL ? !write_file(OUTSIDE, outside, strlen(outside), &why)
+        (outside != NULL ? !output_write(OUTSIDE, outside, strlen(outside), &why)
                          : !kernel_file(tree, task->family->kernel, source, &why))) {
         return reject(rejection, "broken", why.text);
     }

@@ -29,8 +29,10 @@
 #include <stdio.h>
 
 #include "attn_inspect.h"
+#include "base/jobs.h"
 #include "base/json.h"
 #include "base/json_read.h"
+#include "base/memo.h"
 #include "base/sha256.h"
 #include "base/stats.h"
 
@@ -91,19 +93,7 @@ bool knobs_read(const struct json_value *object, const struct family *family, st
 
 #define EVOLVE_SCHEMA "attest-journal/2"
 
-/* A JSON object that is being written to memory. */
-struct memo {
-    FILE *file;
-    char *text;
-    size_t bytes;
-    struct json json;
-};
-bool memo_begin(struct memo *memo, attn_error *why);
-/* Closes what is open. The document, read back; NULL and the reason. */
-struct json_value *memo_end(struct memo *memo, attn_error *why);
-bool write_memo(const char *path, struct memo *memo, attn_error *why); /* ends it */
-/* A whole file or none. */
-bool write_file(const char *path, const char *text, size_t bytes, attn_error *why);
+bool write_memo(const char *path, struct memo *memo, attn_error *why);       /* ends it */
 void remove_folder(const char *path);                                        /* and what is in it */
 const char *text_or_empty(const struct json_value *object, const char *key); /* "": none */
 
@@ -172,6 +162,7 @@ struct search {
     struct shapes targets, held_out;
     struct family families[EVOLVE_FAMILIES];
     int family_count;
+    char device[128];                     /* its name */
     char arch[16];                        /* of the device: "sm_90" */
     int units;                            /* SMs, threads */
     struct knobs shipped[EVOLVE_SHIPPED]; /* to begin with */
@@ -195,6 +186,8 @@ void search_begin(struct search *search, const struct search_options *options,
                   const struct shapes *targets);
 void search_free(struct search *search);
 struct step search_next(struct search *search);
+/* Those that do not depend on one another's results, from the next one on; how many there are. */
+int search_pending(struct search *search, int index, struct step *step);
 /* The step of a candidate, when its turn comes. */
 struct step search_step(const struct search *search, enum step_kind kind, int number);
 void search_step_json(const struct search *search, const struct step *step, const char *key,
@@ -222,12 +215,19 @@ struct evolve {
     int64_t threads;
     double limit; /* seconds for one child */
     bool quiet;
+    const struct jobs *jobs; /* NULL: this process does all steps */
+    bool worker;             /* it is one of theirs */
 };
 
 /* To the end of the search or, unless `execute`, of what is recorded. False and the reason;
  * *absent: there is no such device or compiler. */
 bool evolve_loop(const struct evolve *evolve, struct journal *journal, struct search *search,
                  bool execute, bool *absent, attn_error *why);
+
+/* A worker's side: one of the steps that can be done now, the first is 0. What came of it is in the
+ * journal's scratch folder, for the parent. */
+bool evolve_step(const struct evolve *evolve, struct journal *journal, struct search *search,
+                 int64_t index, bool *absent, attn_error *why);
 
 /* ---- in a child (facts.c, source.c, build.c, gates.c, pair.c) -------------------------------- */
 

@@ -213,7 +213,7 @@ bool facts_find(const struct task *task, attn_context *context, struct json *jso
 
 static bool read_shipped(struct search *s, const struct json_value *list, attn_error *why) {
     for (size_t i = 0; i < json_count_of(list); i++) {
-        const struct json_value *one = &list->as.list.items[i], *start = json_at(one, "start");
+        const struct json_value *one = json_item(list, i);
         int place = search_family(s, text_or_empty(one, "name"));
         if (place < 0 && s->family_count < EVOLVE_FAMILIES) {
             place = s->family_count++;
@@ -222,10 +222,9 @@ static bool read_shipped(struct search *s, const struct json_value *list, attn_e
             snprintf(family->kernel, sizeof family->kernel, "%s", text_or_empty(one, "kernel"));
             snprintf(family->arch, sizeof family->arch, "%s", text_or_empty(one, "arch"));
             snprintf(family->base, sizeof family->base, "%s", text_or_empty(one, "variant"));
-            family->head_dim = (int)json_int_of(json_at(one, "head_dim"), 0);
+            family->head_dim = (int)json_int_at(one, "head_dim", 0);
         }
-        if (place < 0 || start == NULL || start->kind != JSON_BOOL || !start->as.truth ||
-            s->shipped_count == EVOLVE_SHIPPED) {
+        if (place < 0 || !json_true_at(one, "start") || s->shipped_count == EVOLVE_SHIPPED) {
             continue;
         }
         if (!knobs_read(json_at(one, "knobs"), &s->families[place], &s->shipped[s->shipped_count],
@@ -239,8 +238,9 @@ static bool read_shipped(struct search *s, const struct json_value *list, attn_e
 
 bool facts_read(struct search *s, const struct json_value *facts, attn_error *why) {
     const struct json_value *device = json_at(facts, "device");
-    s->units = (int)json_int_of(json_at(device, "units"), 1);
+    s->units = (int)json_int_at(device, "units", 1);
     s->units = s->units > 0 ? s->units : 1;
+    snprintf(s->device, sizeof s->device, "%.120s", text_or_empty(device, "name"));
     snprintf(s->arch, sizeof s->arch, "%.15s", text_or_empty(device, "arch"));
     const int count = s->targets.count;
     const attn_dtype dtype = s->targets.problems[0].dtype;

@@ -280,6 +280,19 @@ static bool prove(struct bench *b, double *error, attn_error *why) {
                                 gpu ? LAUNCHES_GPU : LAUNCHES_CPU, why);
 }
 
+/* Ratios of two devices are not one search; it may be resumed, and has workers, elsewhere. */
+static bool same_device(const struct bench *b, attn_error *why) {
+    const struct search *s = b->task->search;
+    attn_device device = {.size = sizeof device};
+    if (attn_device_get(b->runner.context, &device, why) != ATTN_OK) {
+        return false;
+    }
+    return (strncmp(device.name, s->device, sizeof s->device - 8) == 0 &&
+            strcmp(device.arch, s->arch) == 0 && device.units == s->units) ||
+           explain(why, "the device is %s (%s, %d units), the journal's is %s (%s, %d units)",
+                   device.name, device.arch, (int)device.units, s->device, s->arch, s->units);
+}
+
 /* A later timing leaves out what the first one has proven. */
 static bool on_device(const struct task *task, struct json *json, struct rejection *rejection) {
     struct bench b = {.task = task};
@@ -287,7 +300,8 @@ static bool on_device(const struct task *task, struct json *json, struct rejecti
     attn_error why = {""};
     double error = 0;
     bool good = (task->family->head_dim == 0 || build_load(task, &built, &why)) &&
-                open_bench(&b, task, task->evolve->device, task->evolve->driver, &why);
+                open_bench(&b, task, task->evolve->device, task->evolve->driver, &why) &&
+                same_device(&b, &why);
     if (!good) {
         reject(rejection, "broken", why.text);
     } else {

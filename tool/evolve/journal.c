@@ -26,56 +26,17 @@ enum { INNER_PATH = EVOLVE_PATH + 96 };
 
 /* ---- JSON and files -------------------------------------------------------------------------- */
 
-bool memo_begin(struct memo *memo, attn_error *why) {
-    *memo = (struct memo){.file = NULL};
-    memo->file = open_memstream(&memo->text, &memo->bytes);
-    if (memo->file == NULL) {
-        return explain(why, "out of memory");
-    }
-    memo->json = json_begin(memo->file);
-    json_open(&memo->json, NULL, '{');
-    return true;
-}
-
-struct json_value *memo_end(struct memo *memo, attn_error *why) {
-    struct json_value *document = NULL;
-    while (memo->json.depth > 0) {
-        json_close(&memo->json);
-    }
-    if (fclose(memo->file) != 0) {
-        explain(why, "out of memory");
-    } else {
-        document = json_read(memo->text, memo->bytes, why);
-    }
-    free(memo->text);
-    return document;
+bool write_memo(const char *path, struct memo *memo, attn_error *why) {
+    size_t bytes = 0;
+    char *text = memo_text(memo, &bytes, why);
+    const bool good = text != NULL && output_write(path, text, bytes, why);
+    free(text);
+    return good;
 }
 
 const char *text_or_empty(const struct json_value *object, const char *key) {
-    const char *text = json_text_of(json_at(object, key));
+    const char *text = json_text_at(object, key);
     return text != NULL ? text : "";
-}
-
-bool write_file(const char *path, const char *text, size_t bytes, attn_error *why) {
-    struct output output;
-    attn_error cause = {""};
-    bool good = output_open(&output, path, &cause);
-    if (good && fwrite(text, 1, bytes, output.file) != bytes) {
-        good = explain(&cause, "cannot write: %s", strerror(errno));
-    }
-    good = good && output_finish(&output, &cause) && output_publish(&output, &cause);
-    output_discard(&output);
-    return good || explain(why, "%s: %s", path, cause.text);
-}
-
-bool write_memo(const char *path, struct memo *memo, attn_error *why) {
-    size_t bytes = 0;
-    struct json_value *document = memo_end(memo, why);
-    char *text = document != NULL ? json_canonical(document, &bytes, why) : NULL;
-    const bool good = text != NULL && write_file(path, text, bytes, why);
-    free(text);
-    json_free(document);
-    return good;
 }
 
 void remove_folder(const char *path) {
@@ -163,7 +124,13 @@ bool journal_create(struct journal *journal, const char *path, attn_error *why) 
     if (mkdir(path, 0777) != 0 && errno != EEXIST) {
         return explain(why, "%s: cannot make the folder: %s", path, strerror(errno));
     }
-    return open_file(journal, path, O_RDWR | O_CREAT | O_EXCL | O_APPEND, why);
+    char scratch[INNER_PATH];
+    snprintf(scratch, sizeof scratch, "%s/scratch", path);
+    const bool good = open_file(journal, path, O_RDWR | O_CREAT | O_EXCL | O_APPEND, why);
+    if (good) {
+        remove_folder(scratch); /* of a journal that was removed */
+    }
+    return good;
 }
 
 bool journal_open(struct journal *journal, const char *path, bool append, attn_error *why) {
@@ -179,7 +146,7 @@ bool journal_open(struct journal *journal, const char *path, bool append, attn_e
     for (char *end; good && (end = strstr(from, "\n}\n")) != NULL; from = end + 3) {
         good = take(journal, json_read(from, (size_t)(end + 3 - from), why), why);
     }
-    if (good && strcmp(text_or_empty(journal->config, "schema"), EVOLVE_SCHEMA) != 0) {
+    if (good && !json_is_at(journal->config, "schema", EVOLVE_SCHEMA)) {
         good = explain(why, "%s: no journal is there (schema " EVOLVE_SCHEMA ")", path);
     }
     if (good && append && ftruncate(journal->file, from - text) != 0) {

@@ -16,6 +16,7 @@
 
 #include "base/file.h"
 #include "base/message.h"
+#include "base/output.h"
 #include "cases/shape.h"
 #include "evolve/evolve.h"
 
@@ -214,7 +215,7 @@ bool promote_write(const struct search *s, const struct journal *journal, const 
     }
     const size_t place = place_in(s, text);
     const int length = asprintf(&changed, "%.*s%s\n%s", (int)place, text, line, text + place);
-    const bool good = length >= 0 ? write_file(path, changed, (size_t)length, why)
+    const bool good = length >= 0 ? output_write(path, changed, (size_t)length, why)
                                   : explain(why, "out of memory");
     free(length >= 0 ? changed : NULL);
     free(text);

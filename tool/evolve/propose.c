@@ -42,7 +42,7 @@ static const char *refusal(const struct search *s, const struct json_value *p, s
     const int place = search_family(s, text_or_empty(p, "family"));
     if (place < 0) {
         explain(why, "family = %.40s, expected one of the search", text_or_empty(p, "family"));
-    } else if (json_text_of(json_at(p, "source")) != NULL && s->families[place].head_dim == 0) {
+    } else if (json_text_at(p, "source") != NULL && s->families[place].head_dim == 0) {
         explain(why, "a source for %s, which is compiled in", s->families[place].name);
     } else if (knobs_read(json_at(p, "knobs"), &s->families[place], knobs, why)) {
         return NULL;
@@ -54,7 +54,7 @@ static void proposals_json(const struct search *s, const struct json_value *list
                            struct json *json) {
     json_open(json, "proposals", '[');
     for (size_t i = 0; i < json_count_of(list) && i < PROPOSALS; i++) {
-        const struct json_value *p = &list->as.list.items[i];
+        const struct json_value *p = json_item(list, i);
         struct knobs knobs = {{0}};
         attn_error why = {""};
         const char *refused = refusal(s, p, &knobs, &why);
@@ -62,9 +62,9 @@ static void proposals_json(const struct search *s, const struct json_value *list
         json_text(json, "refused", refused);
         json_text(json, "family", text_or_empty(p, "family"));
         knobs_json(json, &knobs);
-        json_text(json, "source", json_text_of(json_at(p, "source")));
+        json_text(json, "source", json_text_at(p, "source"));
         json_text(json, "hypothesis", text_or_empty(p, "hypothesis"));
-        json_real(json, "predicted", json_number_of(json_at(p, "predicted")));
+        json_real(json, "predicted", json_number_at(p, "predicted"));
         json_close(json);
     }
     json_close(json);
@@ -91,7 +91,7 @@ static struct json_value *run_proposer(const char *command, const char *folder, 
     char *text = file_read(answer, &bytes, why);
     struct json_value *document = text != NULL ? json_read(text, bytes, why) : NULL;
     free(text);
-    if (document != NULL && strcmp(text_or_empty(document, "schema"), PROPOSER_SCHEMA) != 0) {
+    if (document != NULL && !json_is_at(document, "schema", PROPOSER_SCHEMA)) {
         explain(why, "the answer is no " PROPOSER_SCHEMA);
         json_free(document);
         return NULL;

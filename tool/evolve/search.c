@@ -40,7 +40,7 @@ const char *const STEP_NAMES[] = {"facts", "proposal", "candidate", "confirm", "
 
 struct interval ratio_of(const struct json_value *timings, int shape) {
     const struct json_value *list = (size_t)shape < json_count_of(timings)
-                                        ? json_at(&timings->as.list.items[shape], "ratios")
+                                        ? json_at(json_item(timings, (size_t)shape), "ratios")
                                         : NULL;
     const size_t count = json_count_of(list);
     double *values = count > 0 ? malloc(count * sizeof *values) : NULL;
@@ -49,7 +49,7 @@ struct interval ratio_of(const struct json_value *timings, int shape) {
         return (struct interval){(double)NAN, (double)NAN, (double)NAN};
     }
     for (size_t i = 0; i < count; i++) {
-        values[i] = json_number_of(&list->as.list.items[i]);
+        values[i] = json_number_of(json_item(list, i));
     }
     (void)stats_of(values, count); /* sorts them */
     const struct interval interval = stats_quantile(values, count, 0.5);
@@ -185,19 +185,19 @@ static void offer_neighbour(struct search *s, const struct candidate *parent, ui
 static void offer_proposals(struct search *s) {
     const struct json_value *list = json_at(s->proposals, "proposals");
     for (size_t i = 0; i < json_count_of(list); i++) {
-        const struct json_value *p = &list->as.list.items[i];
-        const int family = search_family(s, json_text_of(json_at(p, "family")));
+        const struct json_value *p = json_item(list, i);
+        const int family = search_family(s, json_text_at(p, "family"));
         struct knobs knobs;
         attn_error why;
         char text[256];
         snprintf(text, sizeof text, "proposed: %.200s", text_or_empty(p, "hypothesis"));
         struct candidate *c =
-            family >= 0 && json_text_of(json_at(p, "refused")) == NULL &&
+            family >= 0 && json_text_at(p, "refused") == NULL &&
                     knobs_read(json_at(p, "knobs"), &s->families[family], &knobs, &why)
-                ? offer(s, family, knobs, json_text_of(json_at(p, "source")), text)
+                ? offer(s, family, knobs, json_text_at(p, "source"), text)
                 : NULL;
         if (c != NULL) {
-            c->predicted = json_number_of(json_at(p, "predicted"));
+            c->predicted = json_number_at(p, "predicted");
         }
     }
 }
@@ -302,6 +302,18 @@ struct step search_next(struct search *s) {
     case STEP_END: break;
     }
     return (struct step){.kind = s->phase};
+}
+
+int search_pending(struct search *s, int index, struct step *step) {
+    const int count = s->phase == STEP_CANDIDATE ? s->count : s->finalist_count;
+    const bool many = s->phase == STEP_CANDIDATE || s->phase == STEP_CONFIRM;
+    if (!many || index == 0) {
+        *step = search_next(s);
+    } else if (index < count - s->next) {
+        const int number = s->next + index;
+        *step = search_step(s, s->phase, s->phase == STEP_CONFIRM ? s->finalists[number] : number);
+    }
+    return many ? count - s->next : s->phase != STEP_END;
 }
 
 void search_step_json(const struct search *s, const struct step *step, const char *key,

@@ -25,6 +25,7 @@ static const struct {
 } SPACES[] = {
     {"fwd_hopper_split", {{64}, {64, 128}, {8}, {4, 6, 8, 10, 12}}},
     {"fwd_hopper_decode", {{16}, {32, 64, 128, 256}, {2, 4, 8}, {2, 3, 4, 5, 6}}},
+    {"fwd_hopper_mla", {{64}, {64}, {12}, {2}}},
     {"fwd_hopper_mask", {{128}, {64, 128}, {0}, {2, 3, 4, 5, 6, 7, 8}}},
     {"fwd_hopper_bias", {{128}, {32, 64, 128}, {0}, {2, 3, 4, 5, 6, 7, 8}}},
     {"fwd_hopper", {{128, 192, 256}, {64, 128}, {0}, {2, 3, 4, 5, 6, 7, 8}}},
@@ -91,7 +92,7 @@ bool knobs_read(const struct json_value *object, const struct family *family, st
                 attn_error *why) {
     for (int k = 0; k < KNOB_COUNT; k++) {
         const int *list = NULL;
-        const int64_t value = json_int_of(json_at(object, KNOB_NAMES[k]), 1);
+        const int64_t value = json_int_at(object, KNOB_NAMES[k], 1);
         const bool wanted = knob_values(family, (enum knob)k, &list) > 0;
         if (wanted && (value < 1 || value > 1 << 16)) {
             return explain(why, "knob %s of %s, expected 1 to 65536", KNOB_NAMES[k], family->name);
@@ -158,7 +159,7 @@ bool shapes_read(const struct json_value *list, attn_dtype dtype, struct shapes 
                  attn_error *why) {
     shapes->count = 0;
     for (size_t i = 0; i < json_count_of(list) && i < EVOLVE_SHAPES; i++) {
-        const struct json_value *one = &list->as.list.items[i];
+        const struct json_value *one = json_item(list, i);
         if (!shape_parse(text_or_empty(one, "shape"), dtype, &shapes->problems[i], why)) {
             return false;
         }

@@ -28,7 +28,9 @@ struct request {
     int grid, dtype;
     bool has_grid, has_dtype;
     double minutes;
-    int64_t candidates, seed, limit;
+    int64_t candidates, seed, limit, step;
+    struct jobs jobs;
+    bool has_step;
     const char *out, *leaderboard, *judge;
     bool resume, json, promote;
 };
@@ -98,30 +100,25 @@ static bool config_make(const struct request *r, const char *judged, struct memo
 static bool config_read(const struct json_value *config, struct request *r,
                         struct search_options *options, attn_error *why) {
     struct evolve *e = &r->evolve;
-    const struct json_value *proposer = json_at(config, "proposer");
-    const int64_t version = json_int_of(json_at(config, "search"), 0);
-    int dtype = 0;
+    const int64_t version = json_int_at(config, "search", 0);
+    const int dtype = choice_of(DTYPE_NAMES, json_text_at(config, "dtype"));
     if (version != EVOLVE_SEARCH) {
         return explain(why, "the journal is of search %lld, this attest has %d", (long long)version,
                        (int)EVOLVE_SEARCH);
     }
-    e->device = json_text_of(json_at(config, "device"));
+    e->device = json_text_at(config, "device");
     e->direction = json_at(config, "direction") != NULL ? ATTN_BACKWARD : ATTN_FORWARD;
-    e->expression = json_text_of(json_at(config, "family"));
-    e->start = json_text_of(json_at(config, "start"));
-    e->threads = json_int_of(json_at(config, "threads"), 0);
+    e->expression = json_text_at(config, "family");
+    e->start = json_text_at(config, "start");
+    e->threads = json_int_at(config, "threads", 0);
     *options = (struct search_options){
-        .seed = (uint64_t)json_int_of(json_at(config, "seed"), 0),
-        .seconds = json_number_of(json_at(config, "budget_seconds")),
-        .candidates = (int)json_int_of(json_at(config, "candidates"), 0),
-        .proposer = proposer != NULL && proposer->kind == JSON_BOOL && proposer->as.truth,
-        .judged = json_text_of(json_at(config, "judged")),
+        .seed = (uint64_t)json_int_at(config, "seed", 0),
+        .seconds = json_number_at(config, "budget_seconds"),
+        .candidates = (int)json_int_at(config, "candidates", 0),
+        .proposer = json_true_at(config, "proposer"),
+        .judged = json_text_at(config, "judged"),
     };
-    while (DTYPE_NAMES[dtype] != NULL &&
-           strcmp(DTYPE_NAMES[dtype], text_or_empty(config, "dtype")) != 0) {
-        dtype++;
-    }
-    if (DTYPE_NAMES[dtype] == NULL || e->device == NULL) {
+    if (dtype < 0 || e->device == NULL) {
         return explain(why, "the journal's config has no dtype or no device");
     }
     return shapes_read(json_at(config, "shapes"), (attn_dtype)dtype, &r->targets, why);
@@ -166,13 +163,19 @@ static int run_journal(struct request *r, struct journal *journal, bool execute)
     if (!config_read(journal->config, r, &options, &why)) {
         return complain("evolve: %s: %s", journal->path, why.text);
     }
-    if (options.proposer && execute && r->evolve.proposer == NULL) {
+    if (options.proposer && execute && !r->has_step && r->evolve.proposer == NULL) {
         return complain("evolve: %s: the search had a proposer, expected --proposer",
                         journal->path);
     }
     search_begin(&search, &options, &r->targets);
-    r->evolve.quiet = r->json || !execute;
-    if (evolve_loop(&r->evolve, journal, &search, execute, &absent, &why)) {
+    r->evolve.quiet = r->json || !execute || r->has_step;
+    r->evolve.jobs = r->jobs.command != NULL ? &r->jobs : NULL;
+    r->evolve.worker = r->has_step;
+    if (r->has_step) {
+        const bool good = evolve_step(&r->evolve, journal, &search, r->step, &absent, &why);
+        code = good ? EXIT_DONE : complain("evolve: %s", why.text);
+        code = absent ? EXIT_NOT_RUN : code;
+    } else if (evolve_loop(&r->evolve, journal, &search, execute, &absent, &why)) {
         code = tell(r, &search, journal);
     } else {
         complain("evolve: %s%s",
@@ -203,12 +206,13 @@ static int start(struct request *r) {
     struct journal journal = {.path = ""};
     attn_error why = {""};
     const bool execute = r->leaderboard == NULL;
-    const bool good =
-        execute && !r->resume
-            ? create(r, &journal, &why)
-            : journal_open(&journal, execute ? r->out : r->leaderboard, execute, &why);
+    const bool good = execute && !r->resume
+                          ? create(r, &journal, &why)
+                          : journal_open(&journal, execute ? r->out : r->leaderboard,
+                                         execute && !r->has_step, &why);
     const int code = good ? run_journal(r, &journal, execute) : complain("evolve: %s", why.text);
-    if (good && execute && journal.count == 0) { /* not even the facts: it never was a search */
+    if (good && execute && !r->has_step &&
+        journal.count == 0) { /* not even the facts: it never was a search */
         remove_folder(journal.path);
     }
     journal_close(&journal);
@@ -248,6 +252,9 @@ static int check_request(struct request *r) {
     if (r->judge != NULL && r->evolve.start == NULL) {
         return complain("evolve: --judge without --start, the variant in whose place it is judged");
     }
+    if (r->has_step && (!r->resume || r->jobs.command != NULL)) {
+        return complain("evolve: --step is what --jobs tells its workers");
+    }
     if (!(r->minutes > 0)) {
         return complain("evolve: --budget %g, expected more than 0", r->minutes);
     }
@@ -260,7 +267,8 @@ int verb_evolve(int argc, char **argv) {
                         .minutes = 10.0,
                         .limit = 90,
                         .seed = 1,
-                        .out = "evolve"};
+                        .out = "evolve",
+                        .jobs = {.workers = 1}};
     struct evolve *e = &r.evolve;
     char out[PATH_MAX], tree[PATH_MAX];
     struct arg what[] = {
@@ -285,6 +293,11 @@ int verb_evolve(int argc, char **argv) {
         arg_int("--seed", &r.seed, 0, INT64_MAX >> 12, "[1]"),
         arg_text("--proposer", &e->proposer, "CMD", "a program that proposes candidates"),
         arg_text("--tree", &e->tree, "DIR", "the source tree, for GPU kernels [.]"),
+        arg_text("--jobs", &r.jobs.command, "CMD",
+                 "a shell command that starts workers, such as 'srun -N1 -n1 --gpus=1'"),
+        arg_int("--workers", &r.jobs.workers, 1, JOB_WORKERS_MOST,
+                "workers of --jobs that run at a time [1]"),
+        arg_int("--step", &r.step, 0, JOB_TASKS_MOST, "for workers: the step to run"),
     };
     struct arg record[] = {
         arg_text("--out", &r.out, "DIR", "the journal [evolve]"),
@@ -297,9 +310,9 @@ int verb_evolve(int argc, char **argv) {
         arg_flag("--json", &r.json, "print JSON"),
     };
     const struct arg_group groups[] = {
-        {"What to search", what, sizeof what / sizeof *what},
-        {"How", how, sizeof how / sizeof *how},
-        {"The record", record, sizeof record / sizeof *record},
+        ARG_GROUP("What to search", what),
+        ARG_GROUP("How", how),
+        ARG_GROUP("The record", record),
     };
     const struct command command = {
         .verb = "evolve",
@@ -307,12 +320,14 @@ int verb_evolve(int argc, char **argv) {
         .synopsis = "--shape B,H,S,D[,causal] [OPTION...]",
         .notes = "Each candidate runs in its own process through gates (compiler, machine code, "
                  "virtual GPU, parity), then interleaved with the baseline: the variant that a "
-                 "plan chooses today.\n",
+                 "plan chooses today. Workers of --jobs run the "
+                 "candidates of a generation concurrently. They run this program, need the "
+                 "journal's folder, and find their number in $ATTEST_WORKER. The budget counts "
+                 "the time of all workers.\n",
         .examples = "attest evolve --shape 2,8,512,64 --budget 1\n"
                     "attest evolve --device cuda --shape 1,16,4096,128,causal --out journal\n"
                     "attest evolve --leaderboard journal\n",
-        .groups = groups,
-        .group_count = sizeof groups / sizeof *groups,
+        ARG_GROUPS(groups),
     };
     switch (args_parse(&command, argc, argv)) {
     case ARGS_HELP: return EXIT_DONE;
@@ -321,6 +336,7 @@ int verb_evolve(int argc, char **argv) {
     }
     r.has_grid = what[1].seen;
     r.has_dtype = what[2].seen;
+    r.has_step = how[sizeof how / sizeof *how - 1].seen;
     const int bad = check_request(&r);
     if (bad != EXIT_DONE) {
         return bad;

@@ -13,18 +13,18 @@
 static attn_statistics statistics_of(const struct json_value *figures) {
     const struct json_value *nans = json_at(figures, "nans");
     return (attn_statistics){
-        .max_error = json_number_of(json_at(figures, "max_error")),
-        .max_allowed = json_number_of(json_at(figures, "max_allowed")),
-        .mean_error = json_number_of(json_at(figures, "mean_error")),
-        .mean_allowed = json_number_of(json_at(figures, "mean_allowed")),
-        .lse_error = json_number_of(json_at(figures, "lse_error")),
+        .max_error = json_number_at(figures, "max_error"),
+        .max_allowed = json_number_at(figures, "max_allowed"),
+        .mean_error = json_number_at(figures, "mean_error"),
+        .mean_allowed = json_number_at(figures, "mean_allowed"),
+        .lse_error = json_number_at(figures, "lse_error"),
         .nans = nans != NULL && nans->kind == JSON_INT ? nans->as.integer : 1,
     };
 }
 
 /* Of its recipe; fp16, which is never resampled, where that does not tell. */
 static attn_dtype dtype_of(const struct json_value *one) {
-    const char *recipe = json_text_of(json_at(one, "recipe"));
+    const char *recipe = json_text_at(one, "recipe");
     const char *colon = recipe != NULL ? strchr(recipe, ':') : NULL;
     const bool fp32 =
         colon != NULL && (strcmp(colon, ": fp32") == 0 || strncmp(colon, ": fp32 ", 7) == 0);
@@ -37,7 +37,7 @@ static attn_verdict verdict_of(const struct json_value *one, bool resampled) {
     const attn_statistics statistics = statistics_of(one);
     attn_statistics resamples[ATTN_RESAMPLES];
     for (size_t i = 0; i < count && i < ATTN_RESAMPLES; i++) {
-        resamples[i] = statistics_of(&list->as.list.items[i]);
+        resamples[i] = statistics_of(json_item(list, i));
     }
     return attn_judge(dtype_of(one), &statistics, resamples, count);
 }
@@ -45,10 +45,9 @@ static attn_verdict verdict_of(const struct json_value *one, bool resampled) {
 static void judge_case(const struct json_value *one, int64_t number, struct judgement *judgement) {
     const struct json_value *damage = json_at(one, "damage");
     const long long n = number;
-    if (json_int_of(json_at(one, "number"), 0) != number) {
+    if (json_int_at(one, "number", 0) != number) {
         judge(judgement, GATE_INVALID, "case %lld is not where it belongs", n);
-    } else if (json_int_of(json_at(one, "refused"), 0) !=
-               json_int_of(json_at(one, "impostors"), 0)) {
+    } else if (json_int_at(one, "refused", 0) != json_int_at(one, "impostors", 0)) {
         judge(judgement, GATE_INVALID, "case %lld: an impostor was accepted", n);
     } else if (damage == NULL || damage->kind != JSON_NULL) {
         judge(judgement, GATE_FAIL, "case %lld: %.160s", n,
@@ -66,13 +65,13 @@ static void judge_case(const struct json_value *one, int64_t number, struct judg
 void judge_cases(const struct json_value *row, const struct json_value *unit,
                  struct judgement *judgement) {
     const struct json_value *list = json_at(unit, "cases");
-    const int64_t wanted = json_int_of(json_at(row, "cases"), 1);
+    const int64_t wanted = json_int_at(row, "cases", 1);
     if (wanted < 1 || (int64_t)json_count_of(list) != wanted) {
         judge(judgement, GATE_INVALID, "%zu cases, the plan asked for %lld", json_count_of(list),
               (long long)wanted);
     }
     for (size_t i = 0; i < json_count_of(list); i++) {
-        judge_case(&list->as.list.items[i], (int64_t)i, judgement);
+        judge_case(json_item(list, i), (int64_t)i, judgement);
     }
 }
 
@@ -81,10 +80,10 @@ void judge_cases(const struct json_value *row, const struct json_value *unit,
 void count_cases(const struct json_value *unit, struct case_counts *counts) {
     const struct json_value *list = json_at(unit, "cases");
     for (size_t i = 0; i < json_count_of(list); i++) {
-        const struct json_value *one = &list->as.list.items[i];
+        const struct json_value *one = json_item(list, i);
         counts->cases++;
         counts->borderline += verdict_of(one, false) != ATTN_ACCEPT;
-        counts->controlled += json_int_of(json_at(one, "impostors"), 0) > 0;
+        counts->controlled += json_int_at(one, "impostors", 0) > 0;
     }
 }
 

@@ -45,9 +45,9 @@ static bool is_compiled_in(const char *variant, const char *hash) {
 /* CPU variants have no image: their code is that of the whole library. */
 static void judge_subject(const struct pack *pack, const struct json_value *subject,
                           const char *library, struct judgement *judgement) {
-    const char *variant = json_text_of(json_at(subject, "variant"));
-    const char *hash = json_text_of(json_at(subject, "image"));
-    const char *planned = json_text_of(json_at(pack->plan, "library"));
+    const char *variant = json_text_at(subject, "variant");
+    const char *hash = json_text_at(subject, "image");
+    const char *planned = json_text_at(pack->plan, "library");
     if (hash != NULL && !is_compiled_in(variant, hash)) {
         judge(judgement, GATE_STALE,
               "%.80s: image %.12s is neither in this library nor in libattn_ptx.so beside it",
@@ -67,9 +67,9 @@ static bool is_same(const attn_variant *variant, const struct json_value *planne
         count += image.kind == ATTN_IMAGE_CUBIN;
     }
     bool same = count == json_count_of(cubins) &&
-                strcmp(json_text_of(json_at(planned, "device")), variant->device) == 0;
+                strcmp(json_text_at(planned, "device"), variant->device) == 0;
     for (size_t i = 0; same && i < count; i++) {
-        same = is_compiled_in(variant->name, json_text_of(&cubins->as.list.items[i]));
+        same = is_compiled_in(variant->name, json_text_of(json_item(cubins, i)));
     }
     return same;
 }
@@ -82,8 +82,8 @@ static void judge_variants(const struct pack *pack, struct judgement *judgement)
     for (int32_t i = 0; variant_next(NULL, &i, &variant);) {
         const struct json_value *planned = NULL;
         for (size_t k = 0; planned == NULL && k < json_count_of(variants); k++) {
-            const struct json_value *one = &variants->as.list.items[k];
-            planned = strcmp(json_text_of(json_at(one, "name")), variant.name) == 0 ? one : NULL;
+            const struct json_value *one = json_item(variants, k);
+            planned = strcmp(json_text_at(one, "name"), variant.name) == 0 ? one : NULL;
         }
         count++;
         if (planned == NULL) {
@@ -105,9 +105,9 @@ bool judge_current(const struct pack *pack, struct judgement *judgement, attn_er
         return false;
     }
     for (size_t i = 0; i < json_count_of(rows); i++) {
-        const struct json_value *subjects = json_at(&rows->as.list.items[i], "subjects");
+        const struct json_value *subjects = json_at(json_item(rows, i), "subjects");
         for (size_t k = 0; k < json_count_of(subjects); k++) {
-            judge_subject(pack, &subjects->as.list.items[k], library, judgement);
+            judge_subject(pack, json_item(subjects, k), library, judgement);
         }
     }
     judge_variants(pack, judgement);

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memo.h"
 #include "base/message.h"
 #include "pack/plan.h"
 
@@ -27,9 +28,10 @@ struct work {
     struct unit *units;
 };
 
-/* CPUs have none: null is the same as null. */
-static bool same_image(const struct json_value *a, const struct json_value *b) {
-    return (json_text_of(a) == NULL && json_text_of(b) == NULL) || json_same_text(a, b);
+/* CPUs have no image: absent in both is the same. */
+static bool same_text(const struct json_value *a, const struct json_value *b, const char *key) {
+    const char *text = json_text_at(a, key);
+    return text != NULL ? json_is_at(b, key, text) : json_text_at(b, key) == NULL;
 }
 
 /* ---- units ----------------------------------------------------------------------------------- */
@@ -42,21 +44,14 @@ static bool read_unit(struct work *work, size_t index, attn_error *why) {
     if (unit->value == NULL) {
         return false;
     }
-    const char *schema = json_text_of(json_at(unit->value, "schema"));
-    if (schema == NULL || strcmp(schema, PACK_UNIT_SCHEMA) != 0) {
-        return explain(why, "units/%s.json: schema %.60s, expected " PACK_UNIT_SCHEMA, unit->name,
-                       schema != NULL ? schema : "is absent");
-    }
-    const struct json_value *row = plan_row(plan, json_text_of(json_at(unit->value, "stage")),
-                                            json_text_of(json_at(unit->value, "device")));
-    const bool absent = json_text_of(json_at(row, "absent")) != NULL;
-    unit->subject = json_find(absent ? NULL : json_at(row, "subjects"), "variant",
-                              json_at(unit->value, "variant"));
-    unit->fresh = json_same_text(json_at(unit->value, "tool"), json_at(plan, "tool")) &&
-                  json_same_text(json_at(unit->value, "library"), json_at(plan, "library")) &&
-                  json_same_text(json_at(unit->value, "seed"), json_at(plan, "seed")) &&
-                  (unit->subject == NULL ||
-                   same_image(json_at(unit->value, "image"), json_at(unit->subject, "image")));
+    const struct json_value *row =
+        plan_row(plan, json_text_at(unit->value, "stage"), json_text_at(unit->value, "device"));
+    const bool absent = json_text_at(row, "absent") != NULL;
+    unit->subject = find_variant(absent ? NULL : json_at(row, "subjects"),
+                                 json_text_at(unit->value, "variant"));
+    unit->fresh = same_text(plan, unit->value, "tool") && same_text(plan, unit->value, "library") &&
+                  same_text(plan, unit->value, "seed") &&
+                  (unit->subject == NULL || same_text(unit->subject, unit->value, "image"));
     work->evidence->stale_count += !unit->fresh;
     return true;
 }
@@ -118,17 +113,17 @@ static void add_slot(const struct work *work, const struct json_value *row,
                      const struct json_value *subject, struct evidence_row *out,
                      struct case_counts *counts, struct json *json) {
     struct judgement judgement = {.gate = GATE_PASS};
-    const char *variant = json_text_of(json_at(subject, "variant"));
+    const char *variant = json_text_at(subject, "variant");
     const struct unit *unit = unit_of(work, subject, &judgement);
     if (unit != NULL) {
         judgement = judge_unit(work->pack, row, unit->value);
         count_cases(unit->value, counts);
     }
-    const double seconds = unit != NULL ? json_number_of(json_at(unit->value, "seconds")) : 0.0;
-    const int64_t lanes = unit != NULL ? json_int_of(json_at(unit->value, "lanes"), 1) : 1;
+    const double seconds = unit != NULL ? json_number_at(unit->value, "seconds") : 0.0;
+    const int64_t lanes = unit != NULL ? json_int_at(unit->value, "lanes", 1) : 1;
     json_open(json, NULL, '{');
     json_text(json, "variant", variant);
-    json_text(json, "image", json_text_of(json_at(subject, "image")));
+    json_text(json, "image", json_text_at(subject, "image"));
     json_text(json, "unit", unit != NULL ? unit->name : NULL);
     json_real(json, "seconds", seconds);
     judgement_json(json, &judgement);
@@ -155,15 +150,15 @@ static void add_row(const struct work *work, const struct json_value *row, struc
     const struct json_value *subjects = json_at(row, "subjects");
     struct case_counts counts = {0};
     *out = (struct evidence_row){
-        .stage = stage_of(json_text_of(json_at(row, "stage"))),
-        .device = json_text_of(json_at(row, "device")),
-        .absent = json_text_of(json_at(row, "absent")),
+        .stage = stage_of(json_text_at(row, "stage")),
+        .device = json_text_at(row, "device"),
+        .absent = json_text_at(row, "absent"),
         .judgement.gate = GATE_PASS,
     };
     json_open(json, NULL, '{');
     json_open(json, "subjects", '[');
     for (size_t i = 0; out->absent == NULL && i < json_count_of(subjects); i++) {
-        add_slot(work, row, &subjects->as.list.items[i], out, &counts, json);
+        add_slot(work, row, json_item(subjects, i), out, &counts, json);
     }
     json_close(json);
     if (out->absent != NULL) {
@@ -184,8 +179,7 @@ static bool excused(const struct work *work, size_t index) {
     const struct evidence_row *row = &work->evidence->rows[index];
     return row->absent != NULL && row->judgement.gate == GATE_NOT_RUN &&
            !plan_is_full(work->pack->plan) &&
-           !plan_asks_for(work->pack->plan,
-                          &json_at(work->pack->plan, "rows")->as.list.items[index]);
+           !plan_asks_for(work->pack->plan, json_item(json_at(work->pack->plan, "rows"), index));
 }
 
 /* A quick run requests only what the machine has: what is absent makes it partial, no worse. */
@@ -235,21 +229,19 @@ static void write_evidence(struct json *json, struct work *work) {
     const struct json_value *plan = work->pack->plan, *rows = json_at(work->pack->plan, "rows");
     struct evidence *evidence = work->evidence;
     static const char *const COPIED[] = {"tool", "library", "mode", "seed", "commit"};
-    json_open(json, NULL, '{');
     json_text(json, "schema", PACK_SCHEMA);
     json_text(json, "plan", work->pack->plan_hash);
     json_text(json, "root", evidence->root);
     for (size_t i = 0; i < sizeof COPIED / sizeof *COPIED; i++) {
-        json_text(json, COPIED[i], json_text_of(json_at(plan, COPIED[i])));
+        json_text(json, COPIED[i], json_text_at(plan, COPIED[i]));
     }
     json_open(json, "rows", '[');
     for (; evidence->row_count < json_count_of(rows); evidence->row_count++) {
         struct evidence_row *row = &evidence->rows[evidence->row_count];
-        add_row(work, &rows->as.list.items[evidence->row_count], row, json);
+        add_row(work, json_item(rows, evidence->row_count), row, json);
         evidence->gpu_seconds += names_gpu(row->device) ? row->seconds : 0.0;
     }
-    evidence->gpu_price =
-        evidence->gpu_seconds / 3600.0 * json_number_of(json_at(plan, "gpu_hour_price"));
+    evidence->gpu_price = evidence->gpu_seconds / 3600.0 * json_number_at(plan, "gpu_hour_price");
     json_close(json);
     judge_whole(work, json);
     judgement_json(json, &evidence->judgement);
@@ -264,7 +256,6 @@ static void write_evidence(struct json *json, struct work *work) {
     json_close(json);
     names_json(json, "units", &work->names);
     names_json(json, "artifacts", &work->artifacts);
-    json_close(json);
 }
 
 static void resource_json(struct json *json, const char *name, const char *hash) {
@@ -296,10 +287,9 @@ static void write_statement(struct json *json, struct work *work) {
     const struct evidence *evidence = work->evidence;
     const struct json_value *plan = work->pack->plan;
     const enum gate gate = evidence->judgement.gate;
-    json_open(json, NULL, '{');
     json_text(json, "_type", "https://in-toto.io/Statement/v1");
     json_open(json, "subject", '[');
-    resource_json(json, "libattn", json_text_of(json_at(plan, "library")));
+    resource_json(json, "libattn", json_text_at(plan, "library"));
     json_close(json);
     json_text(json, "predicateType", "https://in-toto.io/attestation/test-result/v0.1");
     json_open(json, "predicate", '{');
@@ -315,28 +305,17 @@ static void write_statement(struct json *json, struct work *work) {
     tests_json(json, "warnedTests", evidence, GATE_NOT_RUN, GATE_STALE);
     tests_json(json, "failedTests", evidence, GATE_FAIL, GATE_INVALID);
     json_close(json);
-    json_close(json);
 }
 
 /* What `write` writes, in canonical form, for free(). */
 static char *text_of(void (*write)(struct json *, struct work *), struct work *work, size_t *bytes,
                      attn_error *why) {
-    char *draft = NULL, *text = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&draft, &size);
-    struct json json = json_begin(out);
-    if (out != NULL) {
-        write(&json, work);
+    struct memo memo;
+    if (!memo_begin(&memo, why)) {
+        return NULL;
     }
-    if (out == NULL || fclose(out) != 0) {
-        explain(why, "out of memory");
-    } else {
-        struct json_value *document = json_read(draft, size, why);
-        text = document != NULL ? json_canonical(document, bytes, why) : NULL;
-        json_free(document);
-    }
-    free(draft);
-    return text;
+    write(&memo.json, work);
+    return memo_text(&memo, bytes, why);
 }
 
 /* The hash of a list of hashes: the plan, the units, the artifacts, a line each. */
@@ -368,7 +347,7 @@ bool evidence_make(const struct pack *pack, struct evidence *evidence, attn_erro
         const struct json_value *rows = json_at(pack->plan, "rows");
         size_t slots = 0;
         for (size_t i = 0; i < json_count_of(rows); i++) {
-            slots += json_count_of(json_at(&rows->as.list.items[i], "subjects"));
+            slots += json_count_of(json_at(json_item(rows, i), "subjects"));
         }
         evidence->rows = calloc(json_count_of(rows), sizeof *evidence->rows);
         evidence->slots = calloc(slots + 1, sizeof *evidence->slots);
@@ -401,4 +380,36 @@ void evidence_free(struct evidence *evidence) {
 bool evidence_publish(const struct pack *pack, const struct evidence *evidence, attn_error *why) {
     return pack_publish(pack, EVIDENCE_FILE, evidence->text, evidence->text_bytes, why) &&
            pack_publish(pack, STATEMENT_FILE, evidence->statement, evidence->statement_bytes, why);
+}
+
+static int line_of_difference(const char *a, const char *b) {
+    int line = 1;
+    for (; *a == *b && *a != '\0'; a++, b++) {
+        line += *a == '\n';
+    }
+    return line;
+}
+
+/* Whether what was published is what follows, or is absent: then `ended` becomes false. */
+static bool follows(const struct pack *pack, const char *file, const char *text, size_t bytes,
+                    bool *ended, attn_error *why) {
+    size_t size = 0;
+    char *found = pack_published(pack, file, &size, why);
+    *ended = *ended && found != NULL;
+    const bool same =
+        found != NULL ? size == bytes && memcmp(found, text, bytes) == 0 : why->text[0] == '\0';
+    if (found != NULL && !same) {
+        explain(why, "%s/%s: line %d is not what follows from the plan and the units", pack->path,
+                file, line_of_difference(found, text));
+    }
+    free(found);
+    return same;
+}
+
+bool evidence_published(const struct pack *pack, const struct evidence *evidence, bool *ended,
+                        attn_error *why) {
+    *ended = true;
+    return follows(pack, EVIDENCE_FILE, evidence->text, evidence->text_bytes, ended, why) &&
+           follows(pack, STATEMENT_FILE, evidence->statement, evidence->statement_bytes, ended,
+                   why);
 }

@@ -58,6 +58,10 @@ void evidence_free(struct evidence *evidence);
 /* Writes both texts into the pack. */
 bool evidence_publish(const struct pack *pack, const struct evidence *evidence, attn_error *why);
 
+/* Whether the texts in the pack are those that follow, or absent: then the run has not *ended. */
+bool evidence_published(const struct pack *pack, const struct evidence *evidence, bool *ended,
+                        attn_error *why);
+
 /* SHA-256 of the library, version and SHA-256 of this program: what the units are bound to
  * (current.c). */
 bool current_identity(char library[SHA256_TEXT], char tool[64], attn_error *why);

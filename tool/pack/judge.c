@@ -4,9 +4,11 @@
  */
 #include "pack/judge.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/args.h"
 #include "pack/plan.h"
 #include "stages/parity/parity.h"
 
@@ -49,11 +51,8 @@ static const struct stage_rules {
 };
 
 enum stage stage_of(const char *name) {
-    int stage = 0;
-    while (stage < STAGES && (name == NULL || strcmp(STAGE_NAMES[stage], name) != 0)) {
-        stage++;
-    }
-    return (enum stage)stage;
+    const int stage = choice_of(STAGE_NAMES, name);
+    return stage < 0 ? STAGES : (enum stage)stage;
 }
 
 bool names_gpu(const char *device) {
@@ -82,17 +81,15 @@ static void judge_controls(const char *const required[MOST_CONTROLS], const stru
     for (int i = 0; i < MOST_CONTROLS && required[i] != NULL; i++) {
         bool found = false;
         for (size_t k = 0; !found && k < json_count_of(list); k++) {
-            const char *name = json_text_of(json_at(&list->as.list.items[k], "name"));
-            found = name != NULL && strcmp(name, required[i]) == 0;
+            found = json_is_at(json_item(list, k), "name", required[i]);
         }
         if (!found) {
             judge(judgement, GATE_INVALID, "control '%s' was not caught", required[i]);
         }
     }
     for (size_t i = 0; i < json_count_of(list); i++) {
-        const char *name = json_text_of(json_at(&list->as.list.items[i], "name"));
-        const struct json_value *caught = json_at(&list->as.list.items[i], "caught");
-        if (caught == NULL || caught->kind != JSON_BOOL || !caught->as.truth) {
+        const char *name = json_text_at(json_item(list, i), "name");
+        if (!json_true_at(json_item(list, i), "caught")) {
             judge(judgement, GATE_INVALID, "control '%.60s' was not caught",
                   name != NULL ? name : "without a name");
         }
@@ -110,7 +107,7 @@ static bool keeps(const struct rule *rule, double value) {
 }
 
 static double value_of(const struct json_value *unit, const char *name) {
-    return json_number_of(json_at(json_at(unit, "values"), name));
+    return json_number_at(json_at(unit, "values"), name);
 }
 
 static void judge_values(const struct rule rules[MOST_RULES], const struct json_value *unit,
@@ -149,6 +146,19 @@ static void judge_budget(const struct json_value *unit, struct judgement *judgem
     }
 }
 
+/* cuobjdump, where it was installed, read the same in the same cubin. */
+static void judge_cuobjdump(const struct json_value *unit, struct judgement *judgement) {
+    static const char *const SAME[] = {"registers", "stack_bytes", "shared_static"};
+    for (size_t i = 0; i < sizeof SAME / sizeof *SAME; i++) {
+        char key[48];
+        snprintf(key, sizeof key, "cuobjdump_%s", SAME[i]);
+        const double own = value_of(unit, SAME[i]), said = value_of(unit, key);
+        if (json_at(json_at(unit, "values"), key) != NULL && !(own >= said && own <= said)) {
+            judge(judgement, GATE_INVALID, "%s: %g, and cuobjdump said %g", SAME[i], own, said);
+        }
+    }
+}
+
 /* Asynchronous work completed in every order in a full run. */
 static void judge_orders(const struct json_value *plan, const struct json_value *unit,
                          struct judgement *judgement) {
@@ -163,9 +173,9 @@ static void judge_orders(const struct json_value *plan, const struct json_value 
 /* As many as planned, in every launch mode. */
 static void judge_launches(const struct json_value *row, const struct json_value *unit,
                            struct judgement *judgement) {
-    const double wanted = json_number_of(json_at(row, "launches"));
+    const double wanted = json_number_at(row, "launches");
     const double launches = value_of(unit, "launches"), modes = value_of(unit, "launch_modes");
-    const int expected = names_gpu(json_text_of(json_at(unit, "device"))) ? LAUNCH_MODES : 1;
+    const int expected = names_gpu(json_text_at(unit, "device")) ? LAUNCH_MODES : 1;
     if (!(launches >= wanted)) {
         judge(judgement, GATE_INVALID, "%g launches, the plan asked for %g", launches, wanted);
     }
@@ -177,23 +187,26 @@ static void judge_launches(const struct json_value *row, const struct json_value
 struct judgement judge_unit(const struct pack *pack, const struct json_value *row,
                             const struct json_value *unit) {
     struct judgement judgement = {.gate = GATE_PASS};
-    const enum stage stage = stage_of(json_text_of(json_at(unit, "stage")));
+    const enum stage stage = stage_of(json_text_at(unit, "stage"));
     if (stage == STAGES) {
         judge(&judgement, GATE_INVALID, "no such stage");
         return judgement;
     }
-    if (!(json_number_of(json_at(unit, "seconds")) >= 0.0)) {
+    if (!(json_number_at(unit, "seconds") >= 0.0)) {
         judge(&judgement, GATE_INVALID, "seconds: expected a number of 0 or more");
     }
     if (json_at(unit, "broken") != NULL) { /* nothing else was observed */
-        const char *broken = json_text_of(json_at(unit, "broken"));
+        const char *broken = json_text_at(unit, "broken");
         judge(&judgement, GATE_FAIL, "%.250s", broken != NULL ? broken : "it broke off");
         return judgement;
     }
     const struct json_value *artifacts = json_at(unit, "artifacts");
     for (size_t i = 0; i < json_count_of(artifacts); i++) {
         size_t bytes = 0;
-        free(judge_artifact(pack, &artifacts->as.list.items[i], &bytes, &judgement));
+        free(judge_artifact(pack, json_item(artifacts, i), &bytes, &judgement));
+    }
+    if (json_count_of(artifacts) == 0 && (stage == INSPECT || stage == PROFILE)) {
+        judge(&judgement, GATE_INVALID, "what its tool printed is not there");
     }
     judge_controls(RULES[stage].controls, unit, &judgement);
     if (stage == EMULATE || stage == PARITY) { /* cases first: their reasons say more than sums */
@@ -203,13 +216,13 @@ struct judgement judge_unit(const struct pack *pack, const struct json_value *ro
     switch (stage) {
     case INSPECT:
         judge_budget(unit, &judgement);
-        judge_image_logs(pack, unit, &judgement);
+        judge_cuobjdump(unit, &judgement);
         break;
     case EMULATE: judge_orders(pack->plan, unit, &judgement); break;
     case PARITY: judge_launches(row, unit, &judgement); break;
     case SANITIZE: judge_sanitizer_logs(pack, unit, &judgement); break;
     case BENCH: judge_timings(row, unit, &judgement); break;
-    case PROFILE: judge_ncu_log(pack, unit, &judgement); break;
+    case PROFILE:
     case STAGES: break;
     }
     return judgement;

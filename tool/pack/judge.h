@@ -7,7 +7,7 @@
  *
  *     judge.c     the table of the stages: controls, values
  *     cases.c     cases and launches of emulate and parity
- *     logs.c      what ptxas, cuobjdump, ncu and compute-sanitizer printed
+ *     logs.c      what compute-sanitizer printed
  *     timing.c    samples of bench, and the statistics that follow from them
  *
  * Invariant: every rule is written as "good only if", so that what is absent or NaN is not good.
@@ -58,10 +58,6 @@ char *judge_artifact(const struct pack *pack, const struct json_value *name, siz
 void judge_cases(const struct json_value *row, const struct json_value *unit,
                  struct judgement *judgement);
 
-void judge_image_logs(const struct pack *pack, const struct json_value *unit,
-                      struct judgement *judgement);
-void judge_ncu_log(const struct pack *pack, const struct json_value *unit,
-                   struct judgement *judgement);
 void judge_sanitizer_logs(const struct pack *pack, const struct json_value *unit,
                           struct judgement *judgement);
 void judge_timings(const struct json_value *row, const struct json_value *unit,

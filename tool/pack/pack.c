@@ -57,20 +57,9 @@ static void sync_folder_of(const char *path) {
 }
 
 static bool write_whole(const char *path, const void *data, size_t bytes, attn_error *why) {
-    struct output output;
-    attn_error cause = {""};
-    bool good = output_open(&output, path, &cause);
-    if (good && (fwrite(data, 1, bytes, output.file) != bytes || fflush(output.file) != 0 ||
-                 fsync(fileno(output.file)) != 0)) {
-        good = explain(&cause, "cannot write: %s", strerror(errno));
-    }
-    good = good && output_finish(&output, &cause) && output_publish(&output, &cause);
-    output_discard(&output);
-    if (!good) {
-        return explain(why, "%s: %s", path, cause.text);
-    }
+    const bool good = output_write(path, data, bytes, why);
     sync_folder_of(path);
-    return true;
+    return good;
 }
 
 static bool make_folder(const char *path, attn_error *why) {
@@ -92,19 +81,18 @@ static bool add(const struct pack *pack, enum pack_folder folder, const void *da
     return good;
 }
 
+static bool check_schema(const struct json_value *document, const char *schema, attn_error *why) {
+    const char *given = json_text_at(document, "schema");
+    return json_is_at(document, "schema", schema) ||
+           explain(why, "schema %.60s, expected %s", given != NULL ? given : "is absent", schema);
+}
+
 /* The canonical form of a text that is to be stored, for free(). */
 static char *canonical_of(const char *json, const char *schema, size_t *bytes, attn_error *why) {
     struct json_value *document = json_read(json, strlen(json), why);
-    if (document == NULL) {
-        return NULL;
-    }
-    const char *given = json_text_of(json_at(document, "schema"));
-    char *text = NULL;
-    if (given == NULL || strcmp(given, schema) != 0) {
-        explain(why, "schema %s, expected %s", given != NULL ? given : "is absent", schema);
-    } else {
-        text = json_canonical(document, bytes, why);
-    }
+    char *text = document != NULL && check_schema(document, schema, why)
+                     ? json_canonical(document, bytes, why)
+                     : NULL;
     json_free(document);
     return text;
 }
@@ -233,8 +221,10 @@ struct json_value *pack_read_unit(const struct pack *pack, const char *name, att
     attn_error cause = {""};
     char *text = pack_read(pack, PACK_UNITS, name, &bytes, why);
     struct json_value *unit = text != NULL ? json_read(text, bytes, &cause) : NULL;
-    if (text != NULL && unit == NULL) {
+    if (text != NULL && (unit == NULL || !check_schema(unit, PACK_UNIT_SCHEMA, &cause))) {
         explain(why, "%s/units/%s.json: %s", pack->path, name, cause.text);
+        json_free(unit);
+        unit = NULL;
     }
     free(text);
     return unit;
@@ -252,21 +242,25 @@ char *pack_published(const struct pack *pack, const char *file, size_t *bytes, a
     return text;
 }
 
+bool pack_copy(const struct pack *from, const struct pack *to, enum pack_folder folder,
+               const char *name, attn_error *why) {
+    char hash[SHA256_TEXT];
+    size_t bytes = 0;
+    char *data = pack_read(from, folder, name, &bytes, why);
+    const bool good = data != NULL && add(to, folder, data, bytes, hash, why);
+    free(data);
+    return good;
+}
+
 /* ---- opening --------------------------------------------------------------------------------- */
 
 static bool take_plan(struct pack *pack, const char *path, const char *text, size_t bytes,
                       attn_error *why) {
     attn_error cause = {""};
     struct json_value *plan = json_read(text, bytes, &cause);
-    if (plan == NULL) {
-        return explain(why, "%s: %s", path, cause.text);
-    }
-    const char *schema = json_text_of(json_at(plan, "schema"));
-    if (schema == NULL || strcmp(schema, PACK_SCHEMA) != 0) {
-        explain(why, "%s: schema %.60s, expected " PACK_SCHEMA, path,
-                schema != NULL ? schema : "is absent");
+    if (plan == NULL || !check_schema(plan, PACK_SCHEMA, &cause)) {
         json_free(plan);
-        return false;
+        return explain(why, "%s: %s", path, cause.text);
     }
     json_free(pack->plan);
     pack->plan = plan;

@@ -54,6 +54,10 @@ bool pack_add_unit(const struct pack *pack, const char *json, char name[SHA256_T
 bool pack_add_artifact(const struct pack *pack, const void *data, size_t bytes,
                        char name[SHA256_TEXT], attn_error *why);
 
+/* A file of another pack, with the same bytes and name. */
+bool pack_copy(const struct pack *from, const struct pack *to, enum pack_folder folder,
+               const char *name, attn_error *why);
+
 /* Their names in the order of their bytes. A file that is neither is refused. */
 struct pack_names {
     char (*names)[SHA256_TEXT];

@@ -11,24 +11,10 @@
 #include "base/message.h"
 #include "cases/problems.h"
 
-static bool is_text(const struct json_value *value, const char *text) {
-    const char *own = json_text_of(value);
-    return own != NULL && text != NULL && strcmp(own, text) == 0;
-}
-
-bool json_same_text(const struct json_value *a, const struct json_value *b) {
-    return is_text(a, json_text_of(b));
-}
-
-static const struct json_value *item(const struct json_value *list, size_t index) {
-    return &list->as.list.items[index];
-}
-
-const struct json_value *json_find(const struct json_value *list, const char *key,
-                                   const struct json_value *text) {
+const struct json_value *find_variant(const struct json_value *list, const char *variant) {
     for (size_t i = 0; i < json_count_of(list); i++) {
-        if (json_same_text(json_at(item(list, i), key), text)) {
-            return item(list, i);
+        if (json_is_at(json_item(list, i), "variant", variant)) {
+            return json_item(list, i);
         }
     }
     return NULL;
@@ -73,23 +59,22 @@ static bool is_text_or_null(const struct json_value *value) {
 
 static bool check_row(const struct json_value *row) {
     const struct json_value *subjects = json_at(row, "subjects");
-    bool good = stage_of(json_text_of(json_at(row, "stage"))) < STAGES &&
-                json_text_of(json_at(row, "device")) != NULL &&
-                is_text_or_null(json_at(row, "absent"));
+    bool good = stage_of(json_text_at(row, "stage")) < STAGES &&
+                json_text_at(row, "device") != NULL && is_text_or_null(json_at(row, "absent"));
     for (size_t i = 0; good && i < json_count_of(subjects); i++) {
-        good = json_text_of(json_at(item(subjects, i), "variant")) != NULL &&
-               is_text_or_null(json_at(item(subjects, i), "image"));
+        good = json_text_at(json_item(subjects, i), "variant") != NULL &&
+               is_text_or_null(json_at(json_item(subjects, i), "image"));
     }
     return good;
 }
 
 bool plan_check(const struct json_value *plan, attn_error *why) {
     const struct json_value *rows = json_at(plan, "rows"), *variants = json_at(plan, "variants");
-    const char *mode = json_text_of(json_at(plan, "mode"));
+    const char *mode = json_text_at(plan, "mode");
     if (mode == NULL || (strcmp(mode, "quick") != 0 && strcmp(mode, "full") != 0)) {
         return explain(why, "plan.json: mode: expected quick or full");
     }
-    if (json_text_of(json_at(plan, "tool")) == NULL || !is_hex(json_at(plan, "seed"), 16) ||
+    if (json_text_at(plan, "tool") == NULL || !is_hex(json_at(plan, "seed"), 16) ||
         !is_hex(json_at(plan, "library"), SHA256_TEXT - 1)) {
         return explain(why, "plan.json: expected tool, seed (16 digits) and library (64 digits)");
     }
@@ -97,7 +82,7 @@ bool plan_check(const struct json_value *plan, attn_error *why) {
         return explain(why, "plan.json: expected lists of rows and variants");
     }
     for (size_t i = 0; i < json_count_of(rows); i++) {
-        if (!check_row(item(rows, i))) {
+        if (!check_row(json_item(rows, i))) {
             return explain(why,
                            "plan.json: row %zu: expected a stage, a device and absent, and of each "
                            "subject variant and image",
@@ -105,8 +90,8 @@ bool plan_check(const struct json_value *plan, attn_error *why) {
         }
     }
     for (size_t i = 0; i < json_count_of(variants); i++) {
-        if (json_text_of(json_at(item(variants, i), "name")) == NULL ||
-            json_text_of(json_at(item(variants, i), "device")) == NULL) {
+        if (json_text_at(json_item(variants, i), "name") == NULL ||
+            json_text_at(json_item(variants, i), "device") == NULL) {
             return explain(why, "plan.json: variant %zu: expected name and device", i);
         }
     }
@@ -116,21 +101,21 @@ bool plan_check(const struct json_value *plan, attn_error *why) {
 /* ---- the request ----------------------------------------------------------------------------- */
 
 bool plan_is_full(const struct json_value *plan) {
-    return strcmp(json_text_of(json_at(plan, "mode")), "full") == 0;
+    return strcmp(json_text_at(plan, "mode"), "full") == 0;
 }
 
 const char *plan_model(const struct json_value *plan, const char *device) {
     const struct json_value *devices = json_at(json_at(plan, "environment"), "devices");
-    return device != NULL ? json_text_of(json_at(devices, device)) : NULL;
+    return device != NULL ? json_text_at(devices, device) : NULL;
 }
 
 const struct json_value *plan_row(const struct json_value *plan, const char *stage,
                                   const char *device) {
     const struct json_value *rows = json_at(plan, "rows");
     for (size_t i = 0; i < json_count_of(rows); i++) {
-        if (is_text(json_at(item(rows, i), "stage"), stage) &&
-            is_text(json_at(item(rows, i), "device"), device)) {
-            return item(rows, i);
+        if (json_is_at(json_item(rows, i), "stage", stage) &&
+            json_is_at(json_item(rows, i), "device", device)) {
+            return json_item(rows, i);
         }
     }
     return NULL;
@@ -140,24 +125,24 @@ static bool is_absent(const struct json_value *row) {
     return json_at(row, "absent")->kind != JSON_NULL;
 }
 
-static bool has_text(const struct json_value *list, const struct json_value *text) {
+static bool has_text(const struct json_value *list, const char *text) {
     bool found = false;
     for (size_t i = 0; !found && i < json_count_of(list); i++) {
-        found = json_same_text(item(list, i), text);
+        const char *own = json_text_of(json_item(list, i));
+        found = own != NULL && strcmp(own, text) == 0;
     }
     return found;
 }
 
 bool plan_asks_for(const struct json_value *plan, const struct json_value *row) {
     const struct json_value *rows = json_at(plan, "rows"), *request = json_at(plan, "request");
-    const struct json_value *stage = json_at(row, "stage"), *device = json_at(row, "device");
+    const char *stage = json_text_at(row, "stage"), *device = json_text_at(row, "device");
     bool somewhere = false;
     for (size_t i = 0; i < json_count_of(rows); i++) {
-        somewhere = somewhere || (!is_absent(item(rows, i)) &&
-                                  json_same_text(json_at(item(rows, i), "stage"), stage));
+        somewhere = somewhere || (!is_absent(json_item(rows, i)) &&
+                                  json_is_at(json_item(rows, i), "stage", stage));
     }
-    return (has_text(json_at(request, "devices"), device) &&
-            plan_model(plan, json_text_of(device)) == NULL) ||
+    return (has_text(json_at(request, "devices"), device) && plan_model(plan, device) == NULL) ||
            (has_text(json_at(request, "stages"), stage) && !somewhere);
 }
 
@@ -189,7 +174,7 @@ static bool is_filtered(const struct json_value *plan, const char *which) {
 static void review_request(struct review *review) {
     static const char *const KEYS[] = {"stages", "devices", "variant"};
     for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
-        const char *text = json_text_of(json_at(json_at(review->plan, "request"), KEYS[i]));
+        const char *text = json_text_at(json_at(review->plan, "request"), KEYS[i]);
         if (is_filtered(review->plan, KEYS[i])) {
             list(review, "less than all %s: %.200s", i < 2 ? KEYS[i] : "variants",
                  text != NULL ? text : "those that were asked for");
@@ -198,25 +183,25 @@ static void review_request(struct review *review) {
 }
 
 static const char *kind_of(const struct json_value *row) {
-    return is_cpu(json_text_of(json_at(row, "device"))) ? "cpu" : "cuda";
+    return is_cpu(json_text_at(row, "device")) ? "cpu" : "cuda";
 }
 
 /* Each variant of the device's kind is a subject, or is said to be refused there. */
 static void review_variants(struct review *review, const struct json_value *row) {
     const struct json_value *refused = json_at(row, "refused");
-    const char *stage = json_text_of(json_at(row, "stage"));
-    const char *device = json_text_of(json_at(row, "device"));
+    const char *stage = json_text_at(row, "stage");
+    const char *device = json_text_at(row, "device");
     for (size_t i = 0; i < json_count_of(review->variants); i++) {
-        const struct json_value *name = json_at(item(review->variants, i), "name");
-        const char *kind = json_text_of(json_at(item(review->variants, i), "device"));
-        if (strcmp(kind, kind_of(row)) == 0 && json_find(refused, "variant", name) == NULL &&
-            json_find(json_at(row, "subjects"), "variant", name) == NULL) {
+        const struct json_value *variant = json_item(review->variants, i);
+        const char *name = json_text_at(variant, "name");
+        if (json_is_at(variant, "device", kind_of(row)) && find_variant(refused, name) == NULL &&
+            find_variant(json_at(row, "subjects"), name) == NULL) {
             judge(review->whole, GATE_INVALID, "%s on %s: the plan leaves out %.100s", stage,
-                  device, json_text_of(name));
+                  device, name);
         }
     }
     if (json_count_of(refused) > 0) {
-        const char *reason = json_text_of(json_at(item(refused, 0), "reason"));
+        const char *reason = json_text_at(json_item(refused, 0), "reason");
         list(review, "%s on %s: %zu variants cannot run there: %.160s", stage, device,
              json_count_of(refused), reason != NULL ? reason : "no reason is told");
     }
@@ -224,16 +209,16 @@ static void review_variants(struct review *review, const struct json_value *row)
 
 /* What is timed is proven on the same device. */
 static void review_timed(struct review *review, const struct json_value *row) {
-    const struct json_value *subjects = json_at(row, "subjects"), *device = json_at(row, "device");
-    const struct json_value *proof =
-        plan_row(review->plan, STAGE_NAMES[PARITY], json_text_of(device));
+    const struct json_value *subjects = json_at(row, "subjects");
+    const char *device = json_text_at(row, "device");
+    const struct json_value *proof = plan_row(review->plan, STAGE_NAMES[PARITY], device);
     const struct json_value *proven =
         json_at(proof != NULL && !is_absent(proof) ? proof : NULL, "subjects");
     for (size_t i = 0; i < json_count_of(subjects); i++) {
-        const struct json_value *name = json_at(item(subjects, i), "variant");
-        if (json_find(proven, "variant", name) == NULL) {
+        const char *name = json_text_at(json_item(subjects, i), "variant");
+        if (find_variant(proven, name) == NULL) {
             judge(review->whole, GATE_NOT_RUN, "%s on %s: %.100s: parity does not prove it there",
-                  json_text_of(json_at(row, "stage")), json_text_of(device), json_text_of(name));
+                  json_text_at(row, "stage"), device, name);
         }
     }
 }
@@ -242,8 +227,8 @@ static void review_timed(struct review *review, const struct json_value *row) {
 static bool has_row(const struct review *review, enum stage stage, const char *kind) {
     bool found = false;
     for (size_t i = 0; !found && i < json_count_of(review->rows); i++) {
-        const struct json_value *row = item(review->rows, i);
-        found = is_text(json_at(row, "stage"), STAGE_NAMES[stage]) &&
+        const struct json_value *row = json_item(review->rows, i);
+        found = json_is_at(row, "stage", STAGE_NAMES[stage]) &&
                 (kind == NULL || strcmp(kind_of(row), kind) == 0);
     }
     return found;
@@ -275,8 +260,8 @@ bool plan_judge(const struct json_value *plan, struct json *json, struct judgeme
                             .whole = whole};
     review_request(&review);
     for (size_t i = 0; i < json_count_of(review.rows); i++) {
-        const struct json_value *row = item(review.rows, i);
-        const enum stage stage = stage_of(json_text_of(json_at(row, "stage")));
+        const struct json_value *row = json_item(review.rows, i);
+        const enum stage stage = stage_of(json_text_at(row, "stage"));
         if (!is_absent(row) && (stage == BENCH || stage == PROFILE)) {
             review_timed(&review, row);
         }

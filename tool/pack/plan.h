@@ -9,12 +9,8 @@
 
 #include "pack/judge.h"
 
-/* Both are texts, and the same. */
-bool json_same_text(const struct json_value *a, const struct json_value *b);
-
-/* The item of a list whose key has this text; NULL: there is none. */
-const struct json_value *json_find(const struct json_value *list, const char *key,
-                                   const struct json_value *text);
+/* The item of a list that is of this variant; NULL: there is none. */
+const struct json_value *find_variant(const struct json_value *list, const char *variant);
 
 /* False and the reason: it has not the form of a plan. What follows is for those that have. */
 bool plan_check(const struct json_value *plan, attn_error *why);

@@ -25,11 +25,11 @@ enum { FEWEST_SAMPLES = 6 }; /* fewer do not bound the median */
  * above 0. */
 static double *read_samples(const struct json_value *timing, size_t *count) {
     const struct json_value *list = json_at(timing, "ns");
-    const int64_t repeats = json_int_of(json_at(timing, "repeats"), 1);
+    const int64_t repeats = json_int_at(timing, "repeats", 1);
     *count = json_count_of(list);
     double *samples = *count > 0 && repeats >= 1 ? malloc(*count * sizeof *samples) : NULL;
     for (size_t i = 0; samples != NULL && i < *count; i++) {
-        samples[i] = json_number_of(&list->as.list.items[i]) * 1e-9 / (double)repeats;
+        samples[i] = json_number_of(json_item(list, i)) * 1e-9 / (double)repeats;
         if (!(samples[i] > 0 && isfinite(samples[i]))) {
             free(samples);
             return NULL;
@@ -43,8 +43,7 @@ static double *read_samples(const struct json_value *timing, size_t *count) {
 
 static void judge_timing(const struct json_value *timing, size_t index, bool gpu,
                          struct judgement *judgement) {
-    const struct json_value *equal = json_at(timing, "outputs_equal");
-    const int64_t taken = json_int_of(json_at(timing, "taken"), 0);
+    const int64_t taken = json_int_at(timing, "taken", 0);
     attn_problem problem;
     size_t count;
     double *samples = read_samples(timing, &count);
@@ -61,7 +60,7 @@ static void judge_timing(const struct json_value *timing, size_t index, bool gpu
               "timing %zu: a call took %.3g us; no GPU needs less than %.3g us", index,
               1e6 * samples[0], 1e6 * least_seconds(&problem));
     }
-    if (equal == NULL || equal->kind != JSON_BOOL || !equal->as.truth) {
+    if (!json_true_at(timing, "outputs_equal")) {
         judge(judgement, GATE_FAIL, "timing %zu: not every output had the bits of the checked one",
               index);
     }
@@ -72,16 +71,16 @@ void judge_timings(const struct json_value *row, const struct json_value *unit,
                    struct judgement *judgement) {
     const struct json_value *list = json_at(unit, "timings");
     const struct json_value *subject =
-        json_find(json_at(row, "subjects"), "variant", json_at(unit, "variant"));
+        find_variant(json_at(row, "subjects"), json_text_at(unit, "variant"));
     const struct json_value *own = json_at(subject, "timings"); /* more than of the others */
     const int64_t wanted = json_int_of(own != NULL ? own : json_at(row, "timings"), 1);
-    const bool gpu = names_gpu(json_text_of(json_at(unit, "device")));
+    const bool gpu = names_gpu(json_text_at(unit, "device"));
     if (wanted < 1 || (int64_t)json_count_of(list) != wanted) {
         judge(judgement, GATE_INVALID, "%zu timings, the plan asked for %lld", json_count_of(list),
               (long long)wanted);
     }
     for (size_t i = 0; i < json_count_of(list); i++) {
-        judge_timing(&list->as.list.items[i], i, gpu, judgement);
+        judge_timing(json_item(list, i), i, gpu, judgement);
     }
 }
 
@@ -110,8 +109,8 @@ static void timing_json(struct json *json, const struct json_value *timing) {
     problem_text(&problem, shape, sizeof shape);
     snprintf(text, sizeof text, "%s%s", shape, backward ? " backward" : "");
     json_text(json, "problem", text);
-    json_text(json, "mode", json_text_of(json_at(timing, "mode")));
-    json_text(json, "cache", json_text_of(json_at(timing, "cache")));
+    json_text(json, "mode", json_text_at(timing, "mode"));
+    json_text(json, "cache", json_text_at(timing, "cache"));
     json_int(json, "samples", (int64_t)count);
     json_real(json, "min", samples[0]);
     interval_json(json, "p50", median);
@@ -126,7 +125,7 @@ void timings_json(struct json *json, const struct json_value *unit) {
     const struct json_value *list = json_at(unit, "timings");
     json_open(json, "timings", '[');
     for (size_t i = 0; i < json_count_of(list); i++) {
-        timing_json(json, &list->as.list.items[i]);
+        timing_json(json, json_item(list, i));
     }
     json_close(json);
 }

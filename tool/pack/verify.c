@@ -32,7 +32,7 @@ static void print_partial(const struct evidence *evidence) {
     const struct json_value *list = json_at(document, "partial");
     printf(" (partial: ");
     for (size_t i = 0; i < json_count_of(list); i++) {
-        const char *text = json_text_of(&list->as.list.items[i]);
+        const char *text = json_text_of(json_item(list, i));
         const char *colon = text != NULL ? strstr(text, ": ") : NULL;
         printf("%s", i > 0 ? ", " : "");
         print_foreign(stdout, text != NULL ? text : "", colon != NULL ? (size_t)(colon - text) : 0);
@@ -114,40 +114,14 @@ void evidence_print_json(const struct evidence *evidence, const char *path, bool
 
 /* ---- verifying ------------------------------------------------------------------------------- */
 
-static int line_of_difference(const char *a, const char *b) {
-    int line = 1;
-    for (; *a == *b && *a != '\0'; a++, b++) {
-        line += *a == '\n';
-    }
-    return line;
-}
-
-/* Whether what was published is what follows, or is absent: then `ended` becomes false. */
-static bool compare(const struct pack *pack, const char *file, const char *text, size_t bytes,
-                    bool *ended, attn_error *why) {
-    size_t size = 0;
-    char *found = pack_published(pack, file, &size, why);
-    *ended = *ended && found != NULL;
-    const bool same =
-        found != NULL ? size == bytes && memcmp(found, text, bytes) == 0 : why->text[0] == '\0';
-    if (found != NULL && !same) {
-        explain(why, "%s/%s: line %d is not what follows from the plan and the units", pack->path,
-                file, line_of_difference(found, text));
-    }
-    free(found);
-    return same;
-}
-
 /* The pack is open. */
 static int verify(const struct pack *pack, bool current, bool as_json) {
     struct evidence evidence;
     attn_error why = {""};
-    bool ended = true;
+    bool ended = false;
     int status = EXIT_FAILED_CHECK;
     if (!evidence_make(pack, &evidence, &why) ||
-        !compare(pack, EVIDENCE_FILE, evidence.text, evidence.text_bytes, &ended, &why) ||
-        !compare(pack, STATEMENT_FILE, evidence.statement, evidence.statement_bytes, &ended,
-                 &why)) {
+        !evidence_published(pack, &evidence, &ended, &why)) {
         complain("%s", why.text);
     } else if (current && !judge_current(pack, &evidence.judgement, &why)) {
         status = complain("%s", why.text);
@@ -172,7 +146,7 @@ int verb_verify(int argc, char **argv) {
         arg_flag("--json", &as_json, "the same as JSON"),
     };
     struct arg positional = arg_text("PACK", &path, "PACK", "");
-    const struct arg_group groups[] = {{"options", args, sizeof args / sizeof *args}};
+    const struct arg_group groups[] = {ARG_GROUP("options", args)};
     const struct command command = {
         .verb = "verify",
         .summary = "check an evidence pack against the raw observations in it",
@@ -183,8 +157,7 @@ int verb_verify(int argc, char **argv) {
                  "signature of the root hash that it prints (ssh-keygen -Y sign, -Y verify).\n",
         .examples = "  attest verify results/h200\n"
                     "  attest verify --current --json results/h200\n",
-        .groups = groups,
-        .group_count = 1,
+        ARG_GROUPS(groups),
         .positional = &positional,
     };
     const enum args_result parsed = args_parse(&command, argc, argv);

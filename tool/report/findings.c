@@ -77,10 +77,10 @@ static char *find_excerpt(const struct pack_report *report, const struct report_
     const struct json_value *artifacts = json_at(slot->unit, "artifacts");
     char *found = NULL;
     for (size_t i = 0; found == NULL && i < json_count_of(logs); i++) {
-        found = excerpt_of(report, json_at(json_at(&logs->as.list.items[i], "subject"), "log"));
+        found = excerpt_of(report, json_at(json_at(json_item(logs, i), "subject"), "log"));
     }
     for (size_t i = 0; found == NULL && i < json_count_of(artifacts); i++) {
-        found = excerpt_of(report, &artifacts->as.list.items[i]);
+        found = excerpt_of(report, json_item(artifacts, i));
     }
     return found;
 }

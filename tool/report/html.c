@@ -10,39 +10,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/message.h"
+
 static const char REPLACEMENT[] = "\xef\xbf\xbd"; /* U+FFFD */
 
 /* ---- characters ------------------------------------------------------------------------------ */
 
 /* The bytes of the UTF-8 character at `text`, and its number; 1 and U+FFFD where it is none. */
 static size_t character(const char *text, uint32_t *code) {
-    const unsigned char first = (unsigned char)text[0];
-    const size_t length = first < 0x80           ? 1
-                          : (first >> 5) == 0x06 ? 2
-                          : (first >> 4) == 0x0e ? 3
-                          : (first >> 3) == 0x1e ? 4
-                                                 : 0;
-    *code = length < 2 ? first : first & (0x7fU >> length);
-    for (size_t i = 1; i < length; i++) {
-        if (((unsigned char)text[i] >> 6) != 0x02) {
-            *code = 0xfffd;
-            return 1;
-        }
-        *code = *code << 6 | ((unsigned char)text[i] & 0x3fU);
-    }
-    if (length == 0) {
-        *code = 0xfffd;
-        return 1;
-    }
-    return length;
-}
-
-/* Controls, and what turns the direction of the text around it or has no shape of its own. */
-static bool is_unseemly(uint32_t code) {
-    return code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0x61c ||
-           (code >= 0x200b && code <= 0x200f) || (code >= 0x2028 && code <= 0x202e) ||
-           (code >= 0x2060 && code <= 0x206f) || code == 0xfeff || code == 0xfffd ||
-           (code >= 0xe0000 && code <= 0xe007f);
+    const size_t length = utf8_length(text, 4, code);
+    *code = length > 0 ? *code : 0xfffd;
+    return length > 0 ? length : 1;
 }
 
 static bool is_blank(uint32_t code) {
@@ -106,7 +84,7 @@ static void put_text(FILE *out, enum language language, const char *text, const 
         }
         if (code == '\n' && language == HTML_LINES) {
             fputc('\n', out);
-        } else if (is_unseemly(code)) {
+        } else if (code == 0xfffd || is_treacherous(code)) {
             fputs(is_blank(code) ? " " : REPLACEMENT, out);
         } else {
             put_character(out, language, text, at, length);

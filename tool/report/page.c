@@ -29,7 +29,7 @@ static void put_facts(const struct pack_report *report, struct doc *doc) {
     for (size_t i = 0; i < report->slot_count; i++) {
         const struct json_value *cases = json_at(report->slots[i].unit, "cases");
         for (size_t k = 0; report->slots[i].gate == GATE_PASS && k < json_count_of(cases); k++) {
-            worst = fmax(worst, case_share(&cases->as.list.items[k]));
+            worst = fmax(worst, case_share(json_item(cases, k)));
             count++;
         }
     }
@@ -41,10 +41,10 @@ static void put_facts(const struct pack_report *report, struct doc *doc) {
         snprintf(price, sizeof price, ", %.2f at the plan's hourly price", evidence->gpu_price);
     }
     doc_fact(doc, "Pack", "%s", report->pack.path);
-    doc_fact(doc, "Run", "%s, attest %s, seed %s", text_or(text_at(plan, "mode"), ""),
-             text_or(text_at(plan, "tool"), ""), text_or(text_at(plan, "seed"), ""));
-    doc_fact(doc, "Commit", "%s", text_or(text_at(plan, "commit"), "not recorded"));
-    doc_fact(doc, "libattn", "%.16s", text_or(text_at(plan, "library"), ""));
+    doc_fact(doc, "Run", "%s, attest %s, seed %s", text_or(json_text_at(plan, "mode"), ""),
+             text_or(json_text_at(plan, "tool"), ""), text_or(json_text_at(plan, "seed"), ""));
+    doc_fact(doc, "Commit", "%s", text_or(json_text_at(plan, "commit"), "not recorded"));
+    doc_fact(doc, "libattn", "%.16s", text_or(json_text_at(plan, "library"), ""));
     doc_fact(doc, "Units", "%zu, stale %zu", evidence->unit_count, evidence->stale_count);
     doc_fact(doc, "Cases", "%zu against double precision; the worst has %s %% of the allowed error",
              count, number_text(100 * worst, text));
@@ -129,7 +129,7 @@ static void put_stages(const struct pack_report *report, struct doc *doc) {
     }
     doc_table_end(doc, 0);
     for (size_t i = 0; i < json_count_of(partial); i++) {
-        doc_text(doc, "note", "Not run: %s", text_or(json_text_of(&partial->as.list.items[i]), ""));
+        doc_text(doc, "note", "Not run: %s", text_or(json_text_of(json_item(partial, i)), ""));
     }
 }
 
@@ -144,7 +144,7 @@ static void put_environment(const struct pack_report *report, struct doc *doc) {
     doc_table(doc, DOC_SHOWN, "Environment", "The environment, as the plan recorded it",
               "Item|Value");
     for (size_t i = 0; i < environment->as.list.count; i++) {
-        const struct json_value *item = &environment->as.list.items[i];
+        const struct json_value *item = json_item(environment, i);
         struct json_value value = *item;
         value.key = NULL;
         size_t bytes;

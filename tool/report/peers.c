@@ -21,10 +21,6 @@
 enum { SAMPLES_MOST = 4096, ROUNDS_MOST = 256 };
 static const struct interval UNKNOWN = {(double)NAN, (double)NAN, (double)NAN};
 
-static bool is_true(const struct json_value *value) {
-    return value != NULL && value->kind == JSON_BOOL && value->as.truth;
-}
-
 /* As readers know them. */
 static const char *peer_name(const char *key) {
     static const char *const NAMES[][2] = {{"flash", "FlashAttention-2"},
@@ -43,25 +39,21 @@ static const char *peer_name(const char *key) {
 /* ---- a row ----------------------------------------------------------------------------------- */
 
 static bool read_shape(const struct json_value *row, attn_problem *problem) {
-    const struct json_value *shape = json_at(row, "shape"), *causal = json_at(shape, "causal");
-    const char *dtype = text_at(row, "dtype");
-    int type = 0;
-    while (DTYPE_NAMES[type] != NULL && (dtype == NULL || strcmp(DTYPE_NAMES[type], dtype) != 0)) {
-        type++;
-    }
+    const struct json_value *shape = json_at(row, "shape");
+    const int type = choice_of(DTYPE_NAMES, json_text_at(row, "dtype"));
     attn_problem_init(problem);
-    problem->batch = json_int_of(json_at(shape, "batch"), 1);
-    problem->heads_q = json_int_of(json_at(shape, "heads_q"), 1);
-    problem->heads_kv = json_int_of(json_at(shape, "heads_kv"), 1);
-    problem->seq_q = json_int_of(json_at(shape, "seq_q"), 1);
-    problem->seq_kv = json_int_of(json_at(shape, "seq_kv"), 1);
-    problem->head_dim = problem->head_dim_v = json_int_of(json_at(shape, "head_dim"), 1);
-    if (DTYPE_NAMES[type] == NULL || causal == NULL || causal->kind != JSON_BOOL ||
-        problem->batch < 1 || problem->seq_q < 1 || problem->seq_kv < 1) {
+    problem->batch = json_int_at(shape, "batch", 1);
+    problem->heads_q = json_int_at(shape, "heads_q", 1);
+    problem->heads_kv = json_int_at(shape, "heads_kv", 1);
+    problem->seq_q = json_int_at(shape, "seq_q", 1);
+    problem->seq_kv = json_int_at(shape, "seq_kv", 1);
+    problem->head_dim = problem->head_dim_v = json_int_at(shape, "head_dim", 1);
+    if (type < 0 || json_at(shape, "causal") == NULL || problem->batch < 1 || problem->seq_q < 1 ||
+        problem->seq_kv < 1) {
         return false;
     }
     problem->dtype = (attn_dtype)type;
-    problem->causal = causal->as.truth ? ATTN_CAUSAL_TOP_LEFT : ATTN_CAUSAL_NONE;
+    problem->causal = json_true_at(shape, "causal") ? ATTN_CAUSAL_TOP_LEFT : ATTN_CAUSAL_NONE;
     return attn_problem_resolve(problem, problem, NULL) == ATTN_OK;
 }
 
@@ -70,9 +62,9 @@ static bool read_round(const struct json_value *round, const char *side,
                        double samples[SAMPLES_MOST], size_t *count) {
     const struct json_value *blocks = json_at(round, side);
     for (size_t b = 0; b < json_count_of(blocks); b++) {
-        const struct json_value *block = &blocks->as.list.items[b];
+        const struct json_value *block = json_item(blocks, b);
         for (size_t i = 0; i < json_count_of(block); i++) {
-            const double us = json_number_of(&block->as.list.items[i]);
+            const double us = json_number_of(json_item(block, i));
             if (!(us > 0) || *count == SAMPLES_MOST) {
                 return false;
             }
@@ -87,7 +79,7 @@ static bool read_rounds(const struct json_value *rounds, const char *side,
                         double samples[SAMPLES_MOST], size_t *count) {
     bool good = true;
     for (size_t r = 0; good && r < json_count_of(rounds); r++) {
-        good = read_round(&rounds->as.list.items[r], side, samples, count);
+        good = read_round(json_item(rounds, r), side, samples, count);
     }
     return good;
 }
@@ -97,7 +89,7 @@ static struct interval ratio_of(const struct json_value *rounds) {
     double ratios[ROUNDS_MOST], ours[SAMPLES_MOST], theirs[SAMPLES_MOST];
     size_t used = 0;
     for (size_t r = 0; r < json_count_of(rounds) && used < ROUNDS_MOST; r++) {
-        const struct json_value *round = &rounds->as.list.items[r];
+        const struct json_value *round = json_item(rounds, r);
         size_t own = 0, other = 0;
         if (read_round(round, "ours", ours, &own) && read_round(round, "other", theirs, &other) &&
             own > 0 && other > 0) {
@@ -129,7 +121,7 @@ static bool add_side(struct pack_report *report, struct report_timing side, doub
 
 /* Whether the runner saw the kernel run that it says was timed. */
 static bool is_proven(const struct json_value *row, const char *side) {
-    return is_true(json_at(json_at(json_at(row, "sides"), side), "proven"));
+    return json_true_at(json_at(json_at(row, "sides"), side), "proven");
 }
 
 /* All sides of a row in one mode, ours first: beside every one of them, and beside itself. */
@@ -141,7 +133,7 @@ static bool add_mode(struct pack_report *report, const struct report_timing *com
     size_t count = 0;
     bool sound = sides->kind == JSON_OBJECT;
     for (size_t i = 0; sound && i < sides->as.list.count; i++) {
-        sound = read_rounds(&sides->as.list.items[i], "ours", samples, &count);
+        sound = read_rounds(json_item(sides, i), "ours", samples, &count);
     }
     if (!sound || count == 0) {
         report->peers_left_out++;
@@ -149,7 +141,7 @@ static bool add_mode(struct pack_report *report, const struct report_timing *com
     }
     bool good = add_side(report, *common, samples, count, why);
     for (size_t i = 0; good && i < sides->as.list.count; i++) {
-        const struct json_value *rounds = &sides->as.list.items[i];
+        const struct json_value *rounds = json_item(sides, i);
         struct report_timing theirs = *common;
         theirs.peer = peer_name(rounds->key);
         theirs.ratio = ratio_of(rounds);
@@ -167,8 +159,8 @@ static bool add_mode(struct pack_report *report, const struct report_timing *com
 /* Our output was right before and after, and ours is the kernel that ran. */
 static bool is_verified(const struct json_value *row) {
     const struct json_value *verified = json_at(row, "verified");
-    return is_true(json_at(json_at(verified, "before"), "passed")) &&
-           is_true(json_at(json_at(verified, "after"), "passed")) && is_proven(row, "ours") &&
+    return json_true_at(json_at(verified, "before"), "passed") &&
+           json_true_at(json_at(verified, "after"), "passed") && is_proven(row, "ours") &&
            json_count_of(json_at(row, "invalid")) == 0;
 }
 
@@ -176,18 +168,18 @@ static bool add_row(struct pack_report *report, const char *gpu, const struct js
                     attn_error *why) {
     const struct json_value *modes = json_at(row, "pairs");
     attn_problem problem;
-    if (text_at(row, "reason") != NULL) { /* it was not measured */
+    if (json_text_at(row, "reason") != NULL) { /* it was not measured */
         return true;
     }
-    if (!read_shape(row, &problem) || text_at(row, "name") == NULL ||
-        text_at(row, "variant") == NULL || !is_verified(row)) {
+    if (!read_shape(row, &problem) || json_text_at(row, "name") == NULL ||
+        json_text_at(row, "variant") == NULL || !is_verified(row)) {
         report->peers_left_out++;
         return true;
     }
     struct report_timing common = {
         .device = gpu,
-        .variant = text_at(row, "variant"),
-        .text = text_at(row, "name"),
+        .variant = json_text_at(row, "variant"),
+        .text = json_text_at(row, "name"),
         .cache = "rotated",
         .problem = problem,
         .floor = report_floor("cuda", gpu, &problem),
@@ -196,7 +188,7 @@ static bool add_row(struct pack_report *report, const char *gpu, const struct js
     for (size_t i = 0; modes != NULL && modes->kind == JSON_OBJECT && i < modes->as.list.count;
          i++) {
         common.mode = modes->as.list.items[i].key;
-        if (!add_mode(report, &common, row, &modes->as.list.items[i], why)) {
+        if (!add_mode(report, &common, row, json_item(modes, i), why)) {
             return false;
         }
     }
@@ -217,18 +209,17 @@ static bool add_artifact(struct pack_report *report, const char *name, attn_erro
         return text == NULL ? false : explain(why, "out of memory");
     }
     struct json_value *document = text[0] == '{' ? json_read(text, bytes, NULL) : NULL;
-    const char *schema = text_at(document, "schema");
-    const char *gpu = text_at(json_at(document, "environment"), "gpu");
+    const char *gpu = json_text_at(json_at(document, "environment"), "gpu");
     const struct json_value *rows = json_at(document, "rows");
     free(text);
-    if (schema == NULL || strcmp(schema, PEERS_SCHEMA) != 0) {
+    if (!json_is_at(document, "schema", PEERS_SCHEMA)) {
         json_free(document);
         return true;
     }
     grown[report->peer_count++] = (struct peers_file){name, document};
     bool good = true;
     for (size_t i = 0; good && i < json_count_of(rows); i++) {
-        good = add_row(report, gpu != NULL ? gpu : "GPU", &rows->as.list.items[i], why);
+        good = add_row(report, gpu != NULL ? gpu : "GPU", json_item(rows, i), why);
     }
     return good;
 }
@@ -240,7 +231,7 @@ bool report_add_peers(struct pack_report *report, attn_error *why) {
         const bool counts = slot->stage == BENCH && slot->gate == GATE_PASS;
         const struct json_value *names = counts ? json_at(slot->unit, "artifacts") : NULL;
         for (size_t k = 0; good && names != NULL && k < json_count_of(names); k++) {
-            const char *name = json_text_of(&names->as.list.items[k]);
+            const char *name = json_text_of(json_item(names, k));
             size_t known = 0;
             while (name != NULL && known < report->peer_count &&
                    strcmp(report->peers[known].name, name) != 0) {

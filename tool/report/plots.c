@@ -252,7 +252,7 @@ static void put_errors(const struct pack_report *report, enum stage stage, const
         const struct json_value *cases = json_at(slot->unit, "cases");
         const bool shown = slot->stage == stage && strcmp(slot->device, device) == 0;
         for (size_t k = 0; shown && k < json_count_of(cases) && count < CASES_MOST; k++) {
-            points[count++] = (struct svg_point){(double)k, case_share(&cases->as.list.items[k]),
+            points[count++] = (struct svg_point){(double)k, case_share(json_item(cases, k)),
                                                  (double)NAN, (double)NAN, NULL};
             columns = k + 1 > columns ? k + 1 : columns;
         }

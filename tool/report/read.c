@@ -13,30 +13,18 @@
 #include "pack/plan.h"
 #include "stages/bench/measure.h"
 
-const char *text_at(const struct json_value *object, const char *key) {
-    return json_text_of(json_at(object, key));
-}
-
 /* ---- slots ----------------------------------------------------------------------------------- */
-
-static enum gate gate_of(const char *name) {
-    int gate = 0;
-    while (gate < GATE_COUNT && (name == NULL || strcmp(GATE_NAMES[gate], name) != 0)) {
-        gate++;
-    }
-    return gate < GATE_COUNT ? (enum gate)gate : GATE_INVALID;
-}
 
 static bool read_slot(struct pack_report *report, const struct json_value *row,
                       const struct json_value *subject, attn_error *why) {
     struct report_slot *slot = &report->slots[report->slot_count];
     *slot = (struct report_slot){
-        .stage = stage_of(text_at(row, "stage")),
-        .gate = gate_of(text_at(subject, "verdict")),
-        .device = text_at(row, "device"),
-        .variant = text_at(subject, "variant"),
-        .reason = text_at(subject, "reason"),
-        .unit_name = text_at(subject, "unit"),
+        .stage = stage_of(json_text_at(row, "stage")),
+        .gate = report->evidence.slots[report->slot_count].gate,
+        .device = json_text_at(row, "device"),
+        .variant = json_text_at(subject, "variant"),
+        .reason = json_text_at(subject, "reason"),
+        .unit_name = json_text_at(subject, "unit"),
         .timings = json_at(subject, "timings"),
     };
     report->slot_count++;
@@ -49,18 +37,14 @@ static bool read_slot(struct pack_report *report, const struct json_value *row,
 
 static bool read_slots(struct pack_report *report, attn_error *why) {
     const struct json_value *rows = json_at(report->document, "rows");
-    size_t count = 0;
-    for (size_t i = 0; i < json_count_of(rows); i++) {
-        count += json_count_of(json_at(&rows->as.list.items[i], "subjects"));
-    }
-    report->slots = calloc(count + 1, sizeof *report->slots);
+    report->slots = calloc(report->evidence.slot_count + 1, sizeof *report->slots);
     if (report->slots == NULL) {
         return explain(why, "out of memory");
     }
     for (size_t i = 0; i < json_count_of(rows); i++) {
-        const struct json_value *subjects = json_at(&rows->as.list.items[i], "subjects");
+        const struct json_value *subjects = json_at(json_item(rows, i), "subjects");
         for (size_t j = 0; j < json_count_of(subjects); j++) {
-            if (!read_slot(report, &rows->as.list.items[i], &subjects->as.list.items[j], why)) {
+            if (!read_slot(report, json_item(rows, i), json_item(subjects, j), why)) {
                 return false;
             }
         }
@@ -71,9 +55,9 @@ static bool read_slots(struct pack_report *report, attn_error *why) {
 /* ---- timings --------------------------------------------------------------------------------- */
 
 static struct interval read_interval(const struct json_value *from) {
-    return (struct interval){.value = json_number_of(json_at(from, "value")),
-                             .low = json_number_of(json_at(from, "low")),
-                             .high = json_number_of(json_at(from, "high"))};
+    return (struct interval){.value = json_number_at(from, "value"),
+                             .low = json_number_at(from, "low"),
+                             .high = json_number_at(from, "high")};
 }
 
 /* What a GPU can do at best, by its maker's word: dense fp16, and its memory. */
@@ -118,15 +102,15 @@ static bool read_timing(const struct pack_report *report, const struct report_sl
         .device = slot->device,
         .variant = slot->variant,
         .judged = true,
-        .text = text_at(figures, "problem"),
-        .mode = text_at(figures, "mode"),
-        .cache = text_at(figures, "cache"),
+        .text = json_text_at(figures, "problem"),
+        .mode = json_text_at(figures, "mode"),
+        .cache = json_text_at(figures, "cache"),
         .problem = problem,
         .backward = backward,
         .p50 = read_interval(json_at(figures, "p50")),
         .p90 = read_interval(json_at(figures, "p90")),
         .p99 = read_interval(json_at(figures, "p99")),
-        .tflops = json_number_of(json_at(figures, "tflops")),
+        .tflops = json_number_at(figures, "tflops"),
         .floor = report_floor(slot->device, plan_model(report->pack.plan, slot->device), &problem) *
                  (backward ? 2.5 : 1.0),
         .ratio = {(double)NAN, (double)NAN, (double)NAN},
@@ -150,7 +134,7 @@ static bool read_timings(struct pack_report *report, attn_error *why) {
         const bool alike = raw != NULL && slot->timings != NULL && own == json_count_of(raw);
         for (size_t j = 0; alike && j < own; j++) {
             report->timing_count +=
-                read_timing(report, slot, &raw->as.list.items[j], &slot->timings->as.list.items[j],
+                read_timing(report, slot, json_item(raw, j), json_item(slot->timings, j),
                             &report->timings[report->timing_count]);
         }
     }
@@ -159,42 +143,14 @@ static bool read_timings(struct pack_report *report, attn_error *why) {
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
-/* The file in the pack is the one that follows, or is not there yet. */
-static bool check_file(const struct pack *pack, const char *name, const char *expected,
-                       size_t expected_bytes, bool *there, attn_error *why) {
-    size_t bytes = 0;
-    attn_error absent = {""};
-    char *text = pack_published(pack, name, &bytes, &absent);
-    if (text == NULL && absent.text[0] != '\0') {
-        return explain(why, "%s", absent.text);
-    }
-    const bool same =
-        text == NULL || (bytes == expected_bytes && memcmp(text, expected, bytes) == 0);
-    *there = text != NULL;
-    free(text);
-    return same ||
-           explain(why, "%s/%s is not what follows from the plan and the units", pack->path, name);
-}
-
-/* A run has ended when both are there. */
-static bool check_published(struct pack_report *report, attn_error *why) {
-    const struct evidence *e = &report->evidence;
-    bool judged = false, stated = false;
-    const bool same =
-        check_file(&report->pack, EVIDENCE_FILE, e->text, e->text_bytes, &judged, why) &&
-        check_file(&report->pack, STATEMENT_FILE, e->statement, e->statement_bytes, &stated, why);
-    report->ended = judged && stated;
-    return same;
-}
-
 bool report_open(struct pack_report *report, const char *path, bool *changed, attn_error *why) {
     *report = (struct pack_report){.ended = false};
     *changed = false;
     if (!pack_open(&report->pack, path, why)) {
         return false;
     }
-    *changed =
-        !evidence_make(&report->pack, &report->evidence, why) || !check_published(report, why);
+    *changed = !evidence_make(&report->pack, &report->evidence, why) ||
+               !evidence_published(&report->pack, &report->evidence, &report->ended, why);
     if (*changed) {
         return false;
     }
@@ -264,13 +220,13 @@ const struct report_slot *report_find(const struct pack_report *report, enum sta
 }
 
 double slot_value(const struct report_slot *slot, const char *name) {
-    return json_number_of(json_at(json_at(slot->unit, "values"), name));
+    return json_number_at(json_at(slot->unit, "values"), name);
 }
 
 /* 0 of 0 allowed is none; NaN stays. */
 static double share_of(const struct json_value *one, const char *value, const char *bound) {
-    const double given = json_number_of(json_at(one, value));
-    const double allowed = json_number_of(json_at(one, bound));
+    const double given = json_number_at(one, value);
+    const double allowed = json_number_at(one, bound);
     return given >= 0 && given <= 0 ? 0.0 : given / allowed;
 }
 
@@ -278,7 +234,7 @@ double case_share(const struct json_value *one) {
     const struct json_value *damage = json_at(one, "damage"), *nans = json_at(one, "nans");
     const double max = share_of(one, "max_error", "max_allowed");
     const double mean = share_of(one, "mean_error", "mean_allowed");
-    const double lse = json_number_of(json_at(one, "lse_error"));
+    const double lse = json_number_at(one, "lse_error");
     if (damage == NULL || damage->kind != JSON_NULL || json_int_of(nans, 0) != 0 ||
         isnan(max + mean + lse)) {
         return NAN;

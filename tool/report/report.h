@@ -91,9 +91,6 @@ const struct report_slot *report_find(const struct pack_report *report, enum sta
 enum { DEVICES_MOST = 16 };
 size_t report_devices(const struct pack_report *report, const char *devices[DEVICES_MOST]);
 
-/* The text of a key; NULL: none. */
-const char *text_at(const struct json_value *object, const char *key);
-
 /* A value that a unit observed; NaN: none. */
 double slot_value(const struct report_slot *slot, const char *name);
 

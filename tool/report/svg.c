@@ -200,7 +200,7 @@ static const char *class_of(const struct svg_series *series, char text[64]) {
     return text;
 }
 
-/* One path: a line through the points, in steps or not, or (SVG_FAINT) a dot for each. */
+/* One path: a line through the points, or (SVG_FAINT) a dot for each. */
 static void put_path(const struct drawing *drawing, const struct svg_series *series,
                      const char *class) {
     const bool dots = (series->marks & SVG_FAINT) != 0;
@@ -212,9 +212,6 @@ static void put_path(const struct drawing *drawing, const struct svg_series *ser
             continue;
         }
         const double x = position(&drawing->x, p->x), y = position(&drawing->y, p->y);
-        if (pen_down && (series->marks & SVG_STEPS) != 0) {
-            html_put(drawing->out, "H%.1f", x);
-        }
         html_put(drawing->out, "%s%.1f %.1f%s", pen_down ? "L" : "M", x, y, dots ? "h0" : "");
         pen_down = !dots;
     }
@@ -244,7 +241,7 @@ static void put_points(const struct drawing *drawing, const struct svg_series *s
 static void put_series(const struct drawing *drawing, const struct svg_series *series) {
     char class[64];
     html_put(drawing->out, "<g class=\"series %s\">", class_of(series, class));
-    if ((series->marks & (SVG_LINE | SVG_STEPS)) != 0) {
+    if ((series->marks & SVG_LINE) != 0) {
         put_path(drawing, series, "line");
     }
     if ((series->marks & SVG_FAINT) != 0) {
@@ -275,7 +272,7 @@ static int put_legend(FILE *out, const struct svg_plot *plot) {
             char class[64];
             const double y = 10 + row * LEGEND_ROW;
             html_put(out, "<g class=\"series %s\">", class_of(series, class));
-            if ((series->marks & (SVG_LINE | SVG_STEPS)) != 0) {
+            if ((series->marks & SVG_LINE) != 0) {
                 html_put(out, "<path class=\"line\" d=\"M%.1f %.1fh22\"/>", at, y);
             }
             if ((series->marks & SVG_POINTS) != 0) {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * svg.h - plots as SVG inside a page of html.h: lines and points over one or two log axes, and
- * steps (best so far). Each is a <figure> with a visible title and a text for those who cannot see
- * it.
+ * svg.h - plots as SVG inside a page of html.h: lines and points over one or two log axes. Each is
+ * a <figure> with a visible title and a text for those who cannot see it.
  *
  *     const struct svg_point points[] = {{512, 210, 208, 213, "S 512: 210"}, {1024, 330, ...}};
  *     const struct svg_series series[] = {{"ours", points, 2, SVG_LINE | SVG_POINTS, 0}};
@@ -42,7 +41,7 @@ struct svg_point {
 };
 
 /* SVG_FAINT: small dots without bars and labels, of which there may be thousands. */
-enum svg_marks { SVG_LINE = 1, SVG_POINTS = 2, SVG_STEPS = 4, SVG_DASHED = 8, SVG_FAINT = 16 };
+enum svg_marks { SVG_LINE = 1, SVG_POINTS = 2, SVG_DASHED = 4, SVG_FAINT = 8 };
 
 enum { SVG_COLOURS = 6, SVG_GREY = SVG_COLOURS }; /* 0: ours; SVG_GREY: bounds and the like */
 

@@ -127,7 +127,7 @@ void report_parity(const struct pack_report *report, struct doc *doc) {
             continue;
         }
         for (size_t k = 0; k < json_count_of(cases) && !isnan(worst); k++) {
-            const double share = case_share(&cases->as.list.items[k]);
+            const double share = case_share(json_item(cases, k));
             if (!(share <= worst)) {
                 worst = share;
                 at = k;

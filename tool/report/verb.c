@@ -22,18 +22,15 @@ struct request {
 static bool write_file(const struct pack_report *report, const char *path, struct doc doc,
                        attn_error *why) {
     struct output output;
-    attn_error reason = {""};
     if (path == NULL) {
         return true;
     }
-    bool good = output_open(&output, path, &reason);
+    const bool good = output_open(&output, path, why);
     if (good) {
         doc.out = output.file;
         report_write(report, &doc);
-        good = output_finish(&output, &reason) && output_publish(&output, &reason);
     }
-    output_discard(&output);
-    return good || explain(why, "%s: %s", path, reason.text);
+    return output_end(&output, path, good, why);
 }
 
 /* Whether a file lies directly in the folder. */
@@ -105,7 +102,7 @@ int verb_report(int argc, char **argv) {
         arg_flag("--json", &request.as_json, "the verdicts as JSON on stdout"),
     };
     struct arg positional = arg_text("PACK", &request.path, "PACK", "");
-    const struct arg_group groups[] = {{"options", args, sizeof args / sizeof *args}};
+    const struct arg_group groups[] = {ARG_GROUP("options", args)};
     const struct command command = {
         .verb = "report",
         .summary = "an evidence pack as a page to read",
@@ -114,8 +111,7 @@ int verb_report(int argc, char **argv) {
                  "anew from the pack; a report of a FAIL is a report, so exit code 0 says that it\n"
                  "was written. 1: the pack was changed, and has no report. 2: it is no pack.\n",
         .examples = "  attest report results/h200 --html results/h200/report.html\n",
-        .groups = groups,
-        .group_count = 1,
+        ARG_GROUPS(groups),
         .positional = &positional,
     };
     const enum args_result parsed = args_parse(&command, argc, argv);

@@ -428,3 +428,49 @@ bool run_plan_request(const struct json_value *plan, struct run_request *request
     }
     return true;
 }
+
+/* ---- parts on other machines ----------------------------------------------------------------- */
+
+static bool same_json(const struct json_value *a, const struct json_value *b) {
+    size_t sizes[2] = {0, 0};
+    char *texts[2] = {a != NULL ? json_canonical(a, &sizes[0], NULL) : NULL,
+                      b != NULL ? json_canonical(b, &sizes[1], NULL) : NULL};
+    const bool same = a == NULL || b == NULL
+                          ? a == b
+                          : texts[0] != NULL && texts[1] != NULL && strcmp(texts[0], texts[1]) == 0;
+    free(texts[0]);
+    free(texts[1]);
+    return same;
+}
+
+static bool fits(const struct json_value *plan, const struct json_value *here, attn_error *why) {
+    static const char *const SAME[] = {"tool", "library", "against", "variants", "rows"};
+    const struct json_value *rows = json_at(plan, "rows");
+    for (size_t i = 0; i < json_count_of(rows); i++) {
+        const char *device = json_text_of(json_at(&rows->as.list.items[i], "device"));
+        const char *model = plan_model(plan, device), *mine = plan_model(here, device);
+        if (model != NULL && (mine == NULL || strcmp(model, mine) != 0)) {
+            return explain(why, "--part: %s is %s here, and the plan is of %s", device,
+                           mine != NULL ? mine : "absent", model);
+        }
+    }
+    for (size_t i = 0; i < sizeof SAME / sizeof *SAME; i++) {
+        if (!same_json(json_at(plan, SAME[i]), json_at(here, SAME[i]))) {
+            return explain(why,
+                           "--part: \"%s\" of the plan would be another here, expected the same "
+                           "build, devices and tools",
+                           SAME[i]);
+        }
+    }
+    return true;
+}
+
+bool run_plan_fits(const struct json_value *plan, const struct run_request *request,
+                   attn_error *why) {
+    char *text = run_plan_make(request, NULL, why);
+    struct json_value *here = text != NULL ? json_read(text, strlen(text), why) : NULL;
+    const bool good = here != NULL && fits(plan, here, why);
+    json_free(here);
+    free(text);
+    return good;
+}

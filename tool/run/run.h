@@ -6,6 +6,7 @@
  *     plan.c      the plan: which stage of which variant on which device, and what is absent
  *     machine.c   what this machine has: devices, variants that run there, tools
  *     work.c      the slots of the plan: children do those of a row, a unit each (stages/record.h)
+ *     spread.c    the parts of the plan, each by a worker that a command starts
  *
  * Invariant: the parent opens no device. A plan names every variant of the library in each row, as
  * a subject or as one that the device refuses, unless the request left some out and says so. After
@@ -16,11 +17,19 @@
 #define ATTEST_RUN_RUN_H
 
 #include "base/args.h"
+#include "base/jobs.h"
 #include "pack/judge.h"
 #include "pack/pack.h"
 
+/* Slots are divided by variant: all of a variant are in one part, since a stage that fails ends
+ * them. */
+struct run_part {
+    int64_t number, of; /* 1 to `of`; of 0: there is one part. Number 0: none, the plan alone */
+};
+
 struct run_request {
     bool full;
+    struct run_part part;
     struct arg_list stages, devices; /* none: all */
     const char *variant;             /* an extended regular expression; NULL: all */
     const char *out, *commit;        /* commit NULL: unknown */
@@ -68,17 +77,36 @@ void run_tools_json(struct json *json);
 char *run_plan_make(const struct run_request *request, const struct json_value *before,
                     attn_error *why);
 
+/* Whether this machine can do a part of it: the same build, and the devices and tools of the plan,
+ * under the same names. False and the first difference. */
+bool run_plan_fits(const struct json_value *plan, const struct run_request *request,
+                   attn_error *why);
+
 /* The request of the plan of a run that is resumed. Its texts are the plan's. */
 bool run_plan_request(const struct json_value *plan, struct run_request *request, attn_error *why);
 
 /* ---- the work (work.c) ----------------------------------------------------------------------- */
 
-/* Does every slot of the plan that has no fresh unit, and whose earlier stages did not fail. False
- * and the reason: the pack cannot be written. A signal ends it early, which is no failure. */
+/* Does every slot of the request's part that has no fresh unit, and whose earlier stages did not
+ * fail. False and the reason: the pack cannot be written. A signal ends it early, which is no
+ * failure. */
 bool run_work(struct pack *pack, const struct run_request *request, attn_error *why);
+
+/* How many slots of each part are still to be done, and can be: left[1] to left[parts]. */
+bool run_left(const struct pack *pack, int64_t parts, size_t *left, attn_error *why);
 
 /* The child's side: the slots of row `row` whose numbers are in `slots` ("0,3,7"). Returns the exit
  * code. */
 int run_slots(const char *path, int64_t row, const char *slots, int64_t lanes);
+
+/* ---- workers (spread.c) ---------------------------------------------------------------------- */
+
+/* A worker makes the pack with its plan. */
+bool run_spread_plan(const struct run_request *request, const struct jobs *jobs, attn_error *why);
+
+/* Workers do what is left of an open pack. `lost`: why some of it is left still, or "". False and
+ * the reason: the pack cannot be read. */
+bool run_spread(const struct pack *pack, const struct run_request *request, const struct jobs *jobs,
+                attn_error *lost, attn_error *why);
 
 #endif /* ATTEST_RUN_RUN_H */

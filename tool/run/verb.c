@@ -21,6 +21,7 @@
 #include "base/message.h"
 #include "cli/verbs.h"
 #include "pack/evidence.h"
+#include "pack/plan.h"
 #include "run/run.h"
 #include "stages/inspect/inspect.h"
 #include "stages/record.h"
@@ -28,15 +29,18 @@
 enum job { JOB_RUN, JOB_PROBE, JOB_SLOTS };
 static const char *const JOBS[] = {"run", "probe", "slots", NULL};
 
-enum { WHAT_ARGS = 5, HOW_ARGS = 7, CHILD_ARGS = 4 };
+enum { WHAT_ARGS = 5, HOW_ARGS = 7, MORE_ARGS = 3, CHILD_ARGS = 4 };
+enum { PARTS_MOST = 4096 };
 struct options {
     struct run_request request;
+    struct jobs jobs; /* command NULL: no workers */
+    const char *part;
     bool quick, full, resume, json;
     int job;
     int64_t row;
     const char *slots;
     int64_t lanes;
-    struct arg what[WHAT_ARGS], how[HOW_ARGS], child[CHILD_ARGS];
+    struct arg what[WHAT_ARGS], how[HOW_ARGS], more[MORE_ARGS], child[CHILD_ARGS];
 };
 
 /* ---- the pack -------------------------------------------------------------------------------- */
@@ -52,15 +56,32 @@ static bool fresh_seed(uint64_t *seed, attn_error *why) {
     return good || explain(why, "/dev/urandom: no random numbers: %s", strerror(errno));
 }
 
-/* Two runs in one pack would do all twice, which is INVALID. The lock ends with the process. */
-static bool lock_pack(const char *folder, attn_error *why) {
-    const int file = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+/* Two runs in one pack would do all twice, which is INVALID. Runs of parts share the pack; each
+ * locks its part (the parent of workers: 0), a byte of the plan. The locks end with the process. */
+static bool lock_pack(const char *folder, int kind, attn_error *why) {
+    static int file = -1;
+    file = file < 0 ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : file;
     if (file < 0) {
         return explain(why, "%s: %s", folder, strerror(errno));
     }
-    if (flock(file, LOCK_EX | LOCK_NB) != 0) {
+    return flock(file, kind | LOCK_NB) == 0 ||
+           explain(why, "%s: another attest run is at work in it", folder);
+}
+
+static bool lock_part(const char *folder, int64_t number, attn_error *why) {
+    char plan[PATH_MAX];
+    snprintf(plan, sizeof plan, "%.4000s/plan.json", folder);
+    if (!lock_pack(folder, LOCK_SH, why)) {
+        return false;
+    }
+    const int file = open(plan, O_RDWR | O_CLOEXEC);
+    struct flock byte = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = number, .l_len = 1};
+    if (file < 0) {
+        return explain(why, "%s: %s", plan, strerror(errno));
+    }
+    if (fcntl(file, F_OFD_SETLK, &byte) != 0) {
         close(file);
-        return explain(why, "%s: another attest run is at work in it", folder);
+        return explain(why, "%s: another attest run is at work in this part of it", folder);
     }
     return true;
 }
@@ -69,7 +90,9 @@ static bool lock_pack(const char *folder, attn_error *why) {
 static bool start_pack(struct pack *pack, struct run_request *request, attn_error *why) {
     char *plan = fresh_seed(&request->seed, why) ? run_plan_make(request, NULL, why) : NULL;
     const bool good = plan != NULL && pack_make_folder(request->out, why) &&
-                      lock_pack(request->out, why) && pack_create(pack, request->out, plan, why);
+                      lock_pack(request->out, LOCK_EX, why) &&
+                      pack_create(pack, request->out, plan, why) &&
+                      (request->part.of == 0 || lock_part(pack->path, request->part.number, why));
     free(plan);
     return good;
 }
@@ -79,7 +102,7 @@ static bool start_pack(struct pack *pack, struct run_request *request, attn_erro
 static bool reopen_pack(struct pack *pack, struct run_request *request, attn_error *why) {
     struct evidence evidence = {.rows = NULL};
     char *plan = NULL;
-    if (pack_open(pack, request->out, why) && lock_pack(pack->path, why) &&
+    if (pack_open(pack, request->out, why) && lock_pack(pack->path, LOCK_EX, why) &&
         evidence_make(pack, &evidence, why) && run_plan_request(pack->plan, request, why)) {
         plan = run_plan_make(request, pack->plan, why);
     }
@@ -90,7 +113,47 @@ static bool reopen_pack(struct pack *pack, struct run_request *request, attn_err
     return good;
 }
 
+/* Takes the plan as it is: other workers go by it, too. */
+static bool join_pack(struct pack *pack, struct run_request *request, attn_error *why) {
+    return pack_open(pack, request->out, why) && plan_check(pack->plan, why) &&
+           run_plan_request(pack->plan, request, why) && run_plan_fits(pack->plan, request, why) &&
+           lock_part(pack->path, request->part.number, why);
+}
+
+/* The parent of workers: they know the devices, it need not have them. */
+static bool lead_pack(struct pack *pack, struct run_request *request, const struct options *options,
+                      attn_error *why) {
+    return (options->resume || run_spread_plan(request, &options->jobs, why)) &&
+           pack_open(pack, request->out, why) && lock_part(pack->path, 0, why) &&
+           pack_withdraw(pack, EVIDENCE_FILE, why) && pack_withdraw(pack, STATEMENT_FILE, why);
+}
+
 /* ---- the run --------------------------------------------------------------------------------- */
+
+/* The evidence is for the run that ends the pack. */
+static int finish_part(const struct options *options, const struct pack *pack) {
+    const struct run_part *part = &options->request.part;
+    size_t left[PARTS_MOST + 1];
+    attn_error why = {""};
+    if (!run_left(pack, part->of, left, &why)) {
+        return complain("run: %s", why.text);
+    }
+    const size_t mine = left[part->number];
+    if (options->json) {
+        struct json json = json_begin(stdout);
+        json_open(&json, NULL, '{');
+        json_text(&json, "pack", pack->path);
+        json_text(&json, "part", options->part);
+        json_int(&json, "left", (int64_t)mine);
+        json_close(&json);
+    } else {
+        printf("part %s of %s: %zu slots are left\n", options->part, pack->path, mine);
+    }
+    if (mine > 0) {
+        complain("run: part %s: %zu slots were not done", options->part, mine);
+    }
+    return mine > 0 ? EXIT_NOT_RUN : EXIT_DONE;
+}
 
 static int finish(const struct options *options, const struct pack *pack) {
     struct evidence evidence;
@@ -111,21 +174,44 @@ static int finish(const struct options *options, const struct pack *pack) {
     return conversation_signal() != 0 && gate == GATE_PASS ? EXIT_NOT_RUN : gate_exit(gate);
 }
 
-static int run(struct options *options) {
+static bool open_or_start(struct options *options, struct pack *pack, attn_error *why) {
     struct run_request *request = &options->request;
+    if (options->jobs.command != NULL) {
+        return lead_pack(pack, request, options, why);
+    }
+    if (options->resume) {
+        return (request->part.of > 0 ? join_pack : reopen_pack)(pack, request, why);
+    }
+    return start_pack(pack, request, why);
+}
+
+static bool work(const struct options *options, struct pack *pack, attn_error *why) {
+    attn_error lost = {""};
+    if (options->jobs.command == NULL) {
+        return (options->request.part.of > 0 && options->request.part.number == 0) ||
+               run_work(pack, &options->request, why);
+    }
+    const bool good = run_spread(pack, &options->request, &options->jobs, &lost, why);
+    if (good && lost.text[0] != '\0' && conversation_signal() == 0) {
+        complain("run: %s", lost.text);
+    }
+    return good;
+}
+
+static int run(struct options *options) {
     struct pack pack = {.path = NULL};
     attn_error why = {""};
     unsetenv("VGPU_CHECKS"); /* of the virtual GPU: all, whatever the environment says */
     unsetenv("VGPU_SM");
     conversation_watch(true);
     int status;
-    if (options->resume ? !reopen_pack(&pack, request, &why) : !start_pack(&pack, request, &why)) {
+    if (!open_or_start(options, &pack, &why)) {
         status = complain("run: %s", why.text);
-    } else if (!run_work(&pack, request, &why)) {
+    } else if (!work(options, &pack, &why)) {
         status = complain("run: %s; what was collected is kept: attest run --resume --out %s",
                           why.text, pack.path);
     } else {
-        status = finish(options, &pack);
+        status = (options->request.part.of > 0 ? finish_part : finish)(options, &pack);
     }
     pack_close(&pack);
     return status;
@@ -135,7 +221,7 @@ static int run(struct options *options) {
 
 static void fill_tables(struct options *o) {
     struct run_request *r = &o->request;
-    *o = (struct options){.request = {.price = NAN}};
+    *o = (struct options){.request = {.price = NAN}, .jobs = {.workers = 1}};
     const struct arg what[WHAT_ARGS] = {
         arg_flag("--quick", &o->quick, "what this machine can do, in minutes [this]"),
         arg_flag("--full", &o->full, "all six stages: what is absent here is NOT RUN"),
@@ -159,6 +245,16 @@ static void fill_tables(struct options *o) {
         arg_text("--against", &r->against, "LIB",
                  "another libattn.so, such as that of make debug, to be inspected beside ours"),
     };
+    const struct arg more[MORE_ARGS] = {
+        arg_text("--jobs", &o->jobs.command, "CMD",
+                 "a shell command that starts workers, such as 'srun -N1 -n1 --gpus=1'"),
+        arg_int("--workers", &o->jobs.workers, 1, JOB_WORKERS_MOST,
+                "workers of --jobs that run at a time [1]"),
+        arg_text(
+            "--part", &o->part, "I/N",
+            "run part I of N, without the evidence; attest run --resume or attest merge writes it. "
+            "0/N: only make the plan"),
+    };
     const struct arg child[CHILD_ARGS] = {
         arg_choice("--job", &o->job, JOBS, "what the child is to do"),
         arg_int("--row", &o->row, 0, INT64_MAX, "of the plan"),
@@ -167,6 +263,7 @@ static void fill_tables(struct options *o) {
     };
     memcpy(o->what, what, sizeof what);
     memcpy(o->how, how, sizeof how);
+    memcpy(o->more, more, sizeof more);
     memcpy(o->child, child, sizeof child);
 }
 
@@ -184,6 +281,24 @@ static bool check_against(const char *path, attn_error *why) {
     return other_open(whole, &other, why) && setenv(RECORD_AGAINST, whole, 1) == 0;
 }
 
+static bool take_part(struct options *o) {
+    struct run_part *part = &o->request.part;
+    long long number = 0, of = 0;
+    int end = 0;
+    if (o->part == NULL) {
+        return true;
+    }
+    const bool good = sscanf(o->part, "%lld/%lld%n", &number, &of, &end) == 2 &&
+                      o->part[end] == '\0' && of >= 1 && of <= PARTS_MOST && number >= 0 &&
+                      number <= of;
+    *part = (struct run_part){number, of};
+    if (!good) {
+        complain("run: --part: '%.40s', expected I/N with I up to N, and N from 1 to %d", o->part,
+                 (int)PARTS_MOST);
+    }
+    return good;
+}
+
 static bool check(struct options *o) {
     struct run_request *request = &o->request;
     attn_error why = {""};
@@ -199,6 +314,11 @@ static bool check(struct options *o) {
         complain("run: --gpu-hour-price: %g, expected 0 or more", request->price);
     } else if (o->how[4].seen && !(request->timeout > 0)) {
         complain("run: --timeout: %g, expected more than 0", request->timeout);
+    } else if (o->jobs.command != NULL && o->part != NULL) {
+        complain("run: --jobs and --part are given, expected one of them");
+    } else if (o->jobs.command == NULL && o->more[1].seen) {
+        complain("run: --workers is of --jobs, expected a command");
+    } else if (!take_part(o)) { /* it has complained */
     } else if (!check_against(request->against, &why)) {
         complain("run: %s", why.text);
     } else {
@@ -214,6 +334,7 @@ int verb_run(int argc, char **argv) {
     fill_tables(&options);
     const struct arg_group groups[] = {{"what", options.what, WHAT_ARGS},
                                        {"how", options.how, HOW_ARGS},
+                                       {"several GPUs or machines", options.more, MORE_ARGS},
                                        {"for child processes", options.child, CHILD_ARGS}};
     const struct command command = {
         .verb = "run",
@@ -222,12 +343,16 @@ int verb_run(int argc, char **argv) {
                     "[options]",
         .notes = "A pack is verified by attest verify and shown by attest report. SIGINT, or the "
                  "loss of the\nmachine, leaves a pack that verifies as far as it goes; --resume "
-                 "goes on with it.\n"
+                 "goes on with it.\nWorkers of --jobs run this program in this folder, which all "
+                 "machines must share.\n$ATTEST_WORKER is the number of a worker. A worker that "
+                 "is lost is replaced.\n"
                  "Exit code: 0 PASS, 1 FAIL, 3 NOT RUN (with --full, or of a requested stage), "
                  "4 INVALID.\n",
         .examples = "  attest run --quick --out pack\n"
                     "  attest run --full --gpu-hour-price 3.5 --out results/h200\n"
-                    "  attest run --stage parity --device cpu --variant '^cpu_tile'\n",
+                    "  attest run --stage parity --device cpu --variant '^cpu_tile'\n"
+                    "  attest run --full --jobs 'srun -N1 -n1 --gpus=1' --workers 8 --out pack\n"
+                    "  attest run --jobs 'env CUDA_VISIBLE_DEVICES=$ATTEST_WORKER' --workers 4\n",
         .groups = groups,
         .group_count = sizeof groups / sizeof *groups,
     };

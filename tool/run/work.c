@@ -17,6 +17,7 @@
 #include "run/run.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -232,8 +233,39 @@ static bool is_blocked(const struct evidence *evidence, const struct evidence_sl
     return false;
 }
 
+static bool is_left(const struct evidence *evidence, const struct evidence_slot *slot) {
+    return (slot->gate == GATE_NOT_RUN || slot->gate == GATE_STALE) && !slot->observed &&
+           !is_blocked(evidence, slot);
+}
+
+/* 1 to `parts`: variants are dealt out in the order of the plan's list. */
+static int64_t part_of(const struct pack *pack, const char *variant, int64_t parts) {
+    const struct json_value *variants = json_at(pack->plan, "variants");
+    size_t i = 0;
+    while (i < json_count_of(variants) &&
+           strcmp(json_text_of(json_at(&variants->as.list.items[i], "name")), variant) != 0) {
+        i++;
+    }
+    return (int64_t)i % parts + 1;
+}
+
+bool run_left(const struct pack *pack, int64_t parts, size_t *left, attn_error *why) {
+    struct evidence evidence;
+    memset(left, 0, (size_t)(parts + 1) * sizeof *left);
+    const bool good = evidence_make(pack, &evidence, why);
+    for (size_t i = 0; good && i < evidence.slot_count; i++) {
+        const struct evidence_slot *slot = &evidence.slots[i];
+        if (is_left(&evidence, slot)) {
+            left[part_of(pack, slot->variant, parts)]++;
+        }
+    }
+    evidence_free(&evidence);
+    return good;
+}
+
 /* The numbers of the row's subjects that are to be done, for free(). */
-static size_t *find_slots(const struct pack *pack, size_t index, size_t *count, attn_error *why) {
+static size_t *find_slots(const struct pack *pack, size_t index, const struct run_part *part,
+                          size_t *count, attn_error *why) {
     struct evidence evidence;
     size_t *slots = NULL, number = 0;
     *count = 0;
@@ -242,8 +274,8 @@ static size_t *find_slots(const struct pack *pack, size_t index, size_t *count, 
     }
     for (size_t i = 0; slots != NULL && i < evidence.slot_count; i++) {
         const struct evidence_slot *slot = &evidence.slots[i];
-        const bool open = slot->gate == GATE_NOT_RUN || slot->gate == GATE_STALE;
-        if (slot->row == index && open && !slot->observed && !is_blocked(&evidence, slot)) {
+        if (slot->row == index && is_left(&evidence, slot) &&
+            (part->of == 0 || part_of(pack, slot->variant, part->of) == part->number)) {
             slots[(*count)++] = number;
         }
         number += slot->row == index;
@@ -358,7 +390,8 @@ static void *run_lane(void *argument) {
 static size_t lanes_for(const struct json_value *row, size_t count) {
     const enum stage stage = stage_of(json_text_of(json_at(row, "stage")));
     const bool gpu = names_gpu(json_text_of(json_at(row, "device")));
-    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    cpu_set_t set; /* a worker of a cluster has some of the machine's */
+    const long cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
     size_t lanes = 1;
     if (stage == EMULATE && cores > 1) {
         lanes = (size_t)cores;
@@ -405,7 +438,7 @@ static bool run_row(struct pack *pack, size_t index, const struct run_request *r
         return true;
     }
     explain(why, "out of memory");
-    size_t *slots = find_slots(pack, index, &count, why);
+    size_t *slots = find_slots(pack, index, &request->part, &count, why);
     if (slots == NULL) {
         return false;
     }

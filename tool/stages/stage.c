@@ -124,10 +124,6 @@ int stage_not_run(const char *verb, const char *device, bool as_json, const attn
     return EXIT_NOT_RUN;
 }
 
-void stage_reason(struct json *json, const attn_error *why) {
-    json_text(json, "reason", why->text[0] != '\0' ? why->text : NULL);
-}
-
 /* ---- the plan's row -------------------------------------------------------------------------- */
 
 bool batch_has(const struct batch *batch, const struct pack *pack, const struct slot *slot) {
@@ -139,11 +135,6 @@ bool batch_has(const struct batch *batch, const struct pack *pack, const struct 
            strcmp(batch->device, slot->device) == 0;
 }
 
-static bool says(const struct json_value *row, const char *key, const char *text) {
-    const char *value = json_text_of(json_at(row, key));
-    return value != NULL && strcmp(value, text) == 0;
-}
-
 void batch_fill(struct batch *batch, const struct pack *pack, const struct slot *slot,
                 const char *stage, int most) {
     const struct json_value *rows = json_at(pack->plan, "rows");
@@ -153,19 +144,19 @@ void batch_fill(struct batch *batch, const struct pack *pack, const struct slot 
     snprintf(batch->variants[0], BATCH_NAME, "%s", slot->variant);
     batch->count = 1;
     for (size_t i = 0; i < json_count_of(rows); i++) {
-        const struct json_value *row = &rows->as.list.items[i];
+        const struct json_value *row = json_item(rows, i);
         const struct json_value *subjects = json_at(row, "subjects");
-        if (!says(row, "stage", stage) || !says(row, "device", slot->device)) {
+        if (!json_is_at(row, "stage", stage) || !json_is_at(row, "device", slot->device)) {
             continue;
         }
         bool after = false;
         for (size_t j = 0; j < json_count_of(subjects) && batch->count < most; j++) {
-            const struct json_value *subject = &subjects->as.list.items[j];
-            const char *name = json_text_of(json_at(subject, "variant"));
+            const struct json_value *subject = json_item(subjects, j);
+            const char *name = json_text_at(subject, "variant");
             if (after && name != NULL) {
                 snprintf(batch->variants[batch->count++], BATCH_NAME, "%s", name);
             }
-            after = after || says(subject, "variant", slot->variant);
+            after = after || json_is_at(subject, "variant", slot->variant);
         }
     }
 }

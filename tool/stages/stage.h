@@ -47,9 +47,6 @@ void stage_report(struct json *json, const char *device, const char *verdict, co
 /* Says, and with --json reports, that the verb could not run here. Returns EXIT_NOT_RUN. */
 int stage_not_run(const char *verb, const char *device, bool as_json, const attn_error *why);
 
-/* json_text, with null for "". */
-void stage_reason(struct json *json, const attn_error *why);
-
 /* A tool takes seconds to start, so one run of it serves a slot's variant and those that follow it
  * in its row of the plan. */
 enum { BATCH_MOST = 25, BATCH_NAME = 192, BATCH_PATTERN = BATCH_MOST * BATCH_NAME };

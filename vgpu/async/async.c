@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "memory/memory.h"
 #include "race/clock.h"
 #include "report/finding.h"
 
@@ -196,8 +197,8 @@ void async_check_poison(struct warp *warp, const struct op *op, uint32_t row, ui
                         const char *what) {
     const uint32_t poisoned = poison_of(warp, row) & mask;
     if (poisoned != 0) {
-        report(warp, op, FINDING_UNINITIALISED, poisoned, NULL,
-               "%s comes from uninitialised memory", what);
+        report_uninitialised(warp, op, FINDING_UNINITIALISED, poisoned, NULL,
+                             "%s comes from uninitialised memory", what);
     }
 }
 

@@ -22,6 +22,7 @@
 
 #include "async/async.h"
 #include "machine/machine.h"
+#include "memory/memory.h"
 #include "race/clock.h"
 #include "report/finding.h"
 
@@ -260,8 +261,8 @@ static uint64_t uniform_descriptor(struct warp *warp, const struct op *op, uint3
                "lanes of the warp have different descriptors of %s", which);
     }
     if ((poison_of(warp, row) & mask) != 0) {
-        report(warp, op, FINDING_UNINITIALISED, mask, NULL,
-               "the descriptor of %s comes from uninitialised memory", which);
+        report_uninitialised(warp, op, FINDING_UNINITIALISED, mask, NULL,
+                             "the descriptor of %s comes from uninitialised memory", which);
     }
     return bits;
 }

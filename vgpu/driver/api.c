@@ -14,7 +14,7 @@
 
 #include "async/tensor_map.h"
 #include "exec/exec.h"
-#include "machine/device.h"
+#include "machine/heap.h"
 #include "machine/status.h"
 #include "report/perf.h"
 #include "report/record.h"
@@ -24,7 +24,8 @@ enum {
     SM_NEWEST = 90,
     SM_TENSOR_MAPS = 90,
     THREADS_MOST = 4096,
-    PARAM_ALIGNMENT = 128
+    PARAM_ALIGNMENT = 128,
+    HEAP_BYTES = 8 << 20
 };
 
 /* ---- the GPU --------------------------------------------------------------------------------- */
@@ -38,6 +39,14 @@ void vgpu_config_init(vgpu_config *config) {
                             .max_steps = 10000000000ULL,
                             .max_memory = (size_t)4 << 30,
                             .max_findings = 1000};
+}
+
+/* Once a large piece was freed, glibc keeps freed memory up to twice its size. A cluster allocates
+ * what the one before it freed: getting that from the system anew costs a fifth of the speed. */
+static void keep_freed_memory(void) {
+    enum { KEPT = 16 << 20 };
+    void *volatile piece = malloc(KEPT); /* else the compiler leaves both out */
+    free(piece);
 }
 
 static vgpu_status check_config(const vgpu_config *config, vgpu_error *error) {
@@ -80,11 +89,13 @@ vgpu_status vgpu_open(const vgpu_config *config, vgpu **gpu, vgpu_error *error) 
     if (status != VGPU_OK) {
         return status;
     }
+    keep_freed_memory();
     vgpu *made = calloc(1, sizeof *made);
     if (made == NULL) {
         return status_fail(error, VGPU_OUT_OF_MEMORY, "no memory for a GPU");
     }
     made->config = *config;
+    made->heap_limit = HEAP_BYTES;
     made->memory = device_memory_make(config->max_memory);
     made->findings = findings_make();
     if (made->memory == NULL || made->findings == NULL) {
@@ -100,6 +111,8 @@ void vgpu_close(vgpu *gpu) {
     if (gpu == NULL) {
         return;
     }
+    heap_free(gpu->heap);
+    free(gpu->images);
     if (gpu->memory != NULL) {
         device_memory_free(gpu->memory);
     }
@@ -116,6 +129,21 @@ void vgpu_set_async(vgpu *gpu, vgpu_async async, uint64_t seed) {
 
 void vgpu_set_late_errors(vgpu *gpu, bool late) {
     gpu->late_errors = late;
+}
+
+void vgpu_set_sample(vgpu *gpu, uint32_t ctas) {
+    gpu->sample = ctas;
+}
+
+void vgpu_set_progress(vgpu *gpu, bool shown) {
+    gpu->progress = shown;
+}
+
+void vgpu_set_heap(vgpu *gpu, size_t bytes) {
+    gpu->heap_limit = bytes;
+    if (gpu->heap != NULL) {
+        heap_limit(gpu->heap, bytes);
+    }
 }
 
 void vgpu_stats_get(const vgpu *gpu, vgpu_stats *stats) {
@@ -280,6 +308,19 @@ static vgpu_status place_variable(struct vgpu_module *module, struct ptx_variabl
     return VGPU_OK;
 }
 
+/* The addresses among the values of the variable, once everything has one. */
+static void place_references(struct vgpu_module *module, const struct ptx_variable *variable) {
+    unsigned char *host =
+        device_bytes(module->gpu->memory, variable->address, (size_t)variable->size, true);
+    for (uint32_t i = 0; host != NULL && i < variable->reference_count; i++) {
+        const struct ptx_reference *reference = &variable->references[i];
+        const uint64_t to = reference->function != NULL ? reference->function->address
+                                                        : reference->variable->address;
+        const uint64_t value = (to + (uint64_t)reference->addend) >> reference->shift;
+        memcpy(host + reference->at, &value, reference->bytes); /* little-endian hosts */
+    }
+}
+
 static vgpu_status load(struct vgpu_module *module, vgpu_error *error) {
     struct ptx_error where = {0};
     module->ptx = (module->gpu->late_errors ? ptx_parse_known
@@ -288,6 +329,14 @@ static vgpu_status load(struct vgpu_module *module, vgpu_error *error) {
         return fail_at(module, VGPU_LOAD, &where, error);
     }
     vgpu_status status = check_target(module, error);
+    if (status == VGPU_OK && module->gpu->heap == NULL &&
+        (module_function(module->ptx, "malloc") != NULL ||
+         module_function(module->ptx, "free") != NULL)) {
+        module->gpu->heap = heap_make(module->gpu->memory, module->gpu->heap_limit);
+        status = module->gpu->heap != NULL
+                     ? VGPU_OK
+                     : status_fail(error, VGPU_OUT_OF_MEMORY, "no addresses for malloc of kernels");
+    }
     for (uint32_t i = 0; status == VGPU_OK && i < module->ptx->variable_count; i++) {
         if (has_memory(module->ptx->variables[i])) {
             status = place_variable(module, module->ptx->variables[i], error);
@@ -298,6 +347,9 @@ static vgpu_status load(struct vgpu_module *module, vgpu_error *error) {
         if (status != VGPU_OK) {
             fail_at(module, status, &where, error);
         }
+    }
+    for (uint32_t i = 0; status == VGPU_OK && i < module->ptx->variable_count; i++) {
+        place_references(module, module->ptx->variables[i]);
     }
     return status;
 }
@@ -417,6 +469,40 @@ bool vgpu_param_get(const vgpu_module *module, size_t index, uint32_t param, uin
     return true;
 }
 
+const char *vgpu_param_type(const vgpu_module *module, size_t index, uint32_t param, char *text,
+                            size_t size) {
+    const struct kernel *found = entry_at(module, index);
+    text[0] = '\0';
+    if (found != NULL && param < found->function->param_count) {
+        const struct ptx_variable *v = found->function->params[param];
+        const char *type = ptx_type_name(v->type);
+        if (v->size == ptx_type_size(v->type)) {
+            snprintf(text, size, "%s", type);
+        } else {
+            snprintf(text, size, "%s[%llu]", type,
+                     (unsigned long long)(v->size / ptx_type_size(v->type)));
+        }
+    }
+    return text;
+}
+
+vgpu_status vgpu_symbol(const vgpu_module *module, const char *name, vgpu_pointer *pointer,
+                        size_t *bytes, const char **type, vgpu_error *error) {
+    char readable[256];
+    for (uint32_t i = 0; i < module->ptx->variable_count; i++) {
+        const struct ptx_variable *v = module->ptx->variables[i];
+        if ((v->space == PTX_GLOBAL || v->space == PTX_CONST) &&
+            (strcmp(v->name, name) == 0 ||
+             strcmp(vgpu_readable_name(v->name, readable, sizeof readable), name) == 0)) {
+            *pointer = v->address;
+            *bytes = v->size;
+            *type = ptx_type_name(v->type);
+            return status_ok(error);
+        }
+    }
+    return status_fail(error, VGPU_NOT_FOUND, "the module has no variable %.200s", name);
+}
+
 /* ---- launches -------------------------------------------------------------------------------- */
 
 unsigned char *params_make(const struct kernel *kernel, void *const *arguments, vgpu_status *status,
@@ -460,6 +546,9 @@ struct launch launch_make(vgpu *gpu, const struct kernel *kernel, const vgpu_dim
 
 vgpu_status launch_run(struct launch *launch, vgpu_error *error) {
     lint_launch(launch->kernel);
+    if (launch->gpu->heap != NULL) {
+        heap_recycle(launch->gpu->heap);
+    }
     const vgpu_status status = exec_launch(launch, error);
     launch->gpu->launches += status == VGPU_OK || status == VGPU_FAULT;
     return status == VGPU_OK ? status_ok(error) : status;

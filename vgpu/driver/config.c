@@ -4,8 +4,10 @@
  * random:SEED), $VGPU_SEED, $VGPU_THREADS, $VGPU_SM, $VGPU_CHECKS (all, none, or some of memory,
  * init, race, perf with commas between), $VGPU_REPORT (a file: *.json and *.sarif in these formats,
  * any other as text; "%p" in its name becomes the number of the process; "-" is stderr),
- * $VGPU_LAUNCH (the number of a launch, from 1, or a regular expression for names of kernels: the
- * other launches run without checks), $VGPU_EXIT_CODE (of a process with errors).
+ * $VGPU_CTAS (how many of each launch are checked for races), $VGPU_MEMORY (bytes of the GPU),
+ * $VGPU_PROGRESS (long launches show how far they are), $VGPU_LAUNCH (the number of a launch, from
+ * 1, or a regular expression for names of kernels: the other launches run without checks),
+ * $VGPU_EXIT_CODE (of a process with errors).
  *
  * Invariant: a value that is not understood stops the driver with a sentence; none is ignored.
  */
@@ -113,6 +115,24 @@ bool driver_configure(vgpu_config *config) {
         }
         config->sm = (int32_t)value;
     }
+    const char *memory = from_environment("VGPU_MEMORY");
+    if (memory != NULL) {
+        if (!read_number("VGPU_MEMORY", memory, 1 << 20, UINT64_C(1) << 40, &value)) {
+            return false;
+        }
+        config->max_memory = (size_t)value;
+    }
+    return true;
+}
+
+bool driver_settings(vgpu *gpu) {
+    const char *ctas = from_environment("VGPU_CTAS");
+    uint64_t value = 0;
+    if (ctas != NULL && !read_number("VGPU_CTAS", ctas, 1, UINT32_MAX, &value)) {
+        return false;
+    }
+    vgpu_set_sample(gpu, (uint32_t)value);
+    vgpu_set_progress(gpu, from_environment("VGPU_PROGRESS") != NULL);
     return true;
 }
 

@@ -43,6 +43,9 @@ vgpu *driver_gpu(void) {
     if (driver_state.gpu == NULL && driver_configure(&config)) {
         if (vgpu_open(&config, &driver_state.gpu, &error) != VGPU_OK) {
             fprintf(stderr, "vgpu: %s\n", error.text);
+        } else if (!driver_settings(driver_state.gpu)) {
+            vgpu_close(driver_state.gpu);
+            driver_state.gpu = NULL;
         }
         owner = getpid();
     }

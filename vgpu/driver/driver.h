@@ -61,7 +61,7 @@ enum object_kind {
     OBJECT_KERNEL,     /* CUkernel and CUfunction are the same here */
 };
 
-enum node_kind { NODE_KERNEL, NODE_COPY, NODE_FILL, NODE_HOST };
+enum node_kind { NODE_KERNEL, NODE_COPY, NODE_FILL, NODE_HOST, NODE_ALLOC, NODE_FREE };
 
 /* Work of a stream: done when it is submitted, or when the graph that captured it runs. */
 struct node {
@@ -73,7 +73,7 @@ struct node {
     uint64_t kernel_serial; /* a new object may come to lie where an old one was */
     vgpu_dims dims;
     unsigned char *params;
-    /* a copy, a fill */
+    /* a copy, a fill, an allocation (`to`), a release (`to`) */
     vgpu_pointer to, from;
     size_t bytes;
     unsigned char byte;
@@ -159,6 +159,11 @@ int stream_submit(void *stream, struct node *node);
 int kernel_run(const struct node *node); /* launch.c */
 /* Copies between any two pointers, of the host or of the device. */
 int unified_copy(vgpu_pointer to, vgpu_pointer from, size_t bytes);
+/* Takes memory, gives it back (an unknown pointer is an error); or takes what was given back again,
+ * at the same address and uninitialised, as nodes of graphs do. The lock is held. */
+int memory_take(vgpu_pointer *pointer, size_t bytes);
+int memory_give(vgpu_pointer pointer);
+int memory_again(vgpu_pointer pointer, size_t bytes);
 /* Registered host memory to its allocations, or back. */
 void registered_copy(bool to_device);
 
@@ -166,6 +171,7 @@ void registered_copy(bool to_device);
 
 /* From the environment; false: a variable is wrong, stderr says which. */
 bool driver_configure(vgpu_config *config);
+bool driver_settings(vgpu *gpu); /* of what is not in the configuration */
 /* Whether $VGPU_LAUNCH selects the launch that is about to run, of this kernel. */
 bool driver_checks_launch(const char *kernel);
 /* To $VGPU_REPORT; else, if there are findings that were not shown yet, to stderr. */

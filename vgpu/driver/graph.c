@@ -27,6 +27,8 @@ static int node_run(const struct node *node) {
     switch (node->kind) {
     case NODE_KERNEL: return kernel_run(node);
     case NODE_COPY: return unified_copy(node->to, node->from, node->bytes);
+    case NODE_ALLOC: return memory_again(node->to, node->bytes);
+    case NODE_FREE: return memory_give(node->to);
     case NODE_FILL:
         return vgpu_fill(driver_state.gpu, node->to, node->byte, node->bytes, &why) == VGPU_OK
                    ? CU_SUCCESS
@@ -92,6 +94,35 @@ static int cuMemsetD8Async(vgpu_pointer to, unsigned char byte, size_t bytes, vo
     node->to = to;
     node->byte = byte;
     node->bytes = bytes;
+    return stream_submit(stream, node);
+}
+
+/* A graph that allocates has the address from the beginning. */
+static int cuMemAllocAsync(vgpu_pointer *pointer, size_t bytes, void *stream) {
+    DRIVER_ENTER();
+    int code;
+    struct node *node = pointer != NULL && bytes > 0 ? begin(stream, NODE_ALLOC, &code) : NULL;
+    if (node == NULL) {
+        return pointer != NULL && bytes > 0 ? code : CU_INVALID_VALUE;
+    }
+    code = memory_take(pointer, bytes);
+    if (code != CU_SUCCESS) {
+        free(node);
+        return code;
+    }
+    node->to = *pointer;
+    node->bytes = bytes;
+    return stream_submit(stream, node);
+}
+
+static int cuMemFreeAsync(vgpu_pointer pointer, void *stream) {
+    DRIVER_ENTER();
+    int code;
+    struct node *node = begin(stream, NODE_FREE, &code);
+    if (node == NULL) {
+        return code;
+    }
+    node->to = pointer;
     return stream_submit(stream, node);
 }
 
@@ -382,6 +413,8 @@ static int cuGraphExecDestroy(void *executable) {
 const struct driver_function driver_graph_functions[] = {
     DRIVER_FUNCTION(cuMemcpyAsync, 4000),
     DRIVER_FUNCTION(cuMemsetD8Async, 3020),
+    DRIVER_FUNCTION(cuMemAllocAsync, 11020),
+    DRIVER_FUNCTION(cuMemFreeAsync, 11020),
     DRIVER_FUNCTION(cuLaunchHostFunc, 10000),
     DRIVER_FUNCTION(cuStreamBeginCapture, 10010),
     DRIVER_FUNCTION(cuStreamBeginCaptureToGraph, 12030),

@@ -75,7 +75,10 @@ int kernel_run(const struct node *node) {
     }
     struct launch launch =
         launch_make(driver_state.gpu, kernel->function, &node->dims, node->params);
-    launch.checks = driver_checks_launch(kernel->function->function->name) ? launch.checks : 0;
+    if (!driver_checks_launch(kernel->function->function->name)) {
+        launch.checks &= VGPU_CHECK_INIT;
+        launch.quiet = true;
+    }
     findings_take_kinds(driver_state.gpu);
     registered_copy(true);
     const vgpu_status status = launch_run(&launch, &why);

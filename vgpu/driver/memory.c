@@ -105,12 +105,7 @@ static int give_back(void *handle, enum object_kind kind) {
 
 static uint64_t allocations; /* so far */
 
-static int cuMemAlloc(vgpu_pointer *pointer, size_t bytes) {
-    DRIVER_ENTER();
-    const int code = driver_ready();
-    if (code != CU_SUCCESS || pointer == NULL || bytes == 0) {
-        return code != CU_SUCCESS ? code : CU_INVALID_VALUE;
-    }
+int memory_take(vgpu_pointer *pointer, size_t bytes) {
     char label[64];
     struct object *made = object_make(OBJECT_MEMORY);
     if (made == NULL) {
@@ -126,9 +121,7 @@ static int cuMemAlloc(vgpu_pointer *pointer, size_t bytes) {
     return CU_SUCCESS;
 }
 
-static int cuMemFree(vgpu_pointer pointer) {
-    DRIVER_ENTER();
-    const int code = driver_current();
+int memory_give(vgpu_pointer pointer) {
     struct object *object = driver_state.objects;
     while (object != NULL && (object->kind != OBJECT_MEMORY || object->pointer != pointer)) {
         object = object->next;
@@ -136,7 +129,34 @@ static int cuMemFree(vgpu_pointer pointer) {
     if (object != NULL) {
         object_destroy(object);
     }
-    return code != CU_SUCCESS || object != NULL || pointer == 0 ? code : CU_INVALID_VALUE;
+    return object != NULL || pointer == 0 ? CU_SUCCESS : CU_INVALID_VALUE;
+}
+
+int memory_again(vgpu_pointer pointer, size_t bytes) {
+    struct device_memory *memory = driver_state.gpu->memory;
+    if (device_bytes(memory, pointer, bytes, false) == NULL) {
+        struct object *made = object_make(OBJECT_MEMORY);
+        if (made == NULL || !device_revive(memory, pointer)) {
+            return CU_OUT_OF_MEMORY;
+        }
+        made->pointer = pointer;
+    }
+    memset(device_shadow(memory, pointer), BYTE_UNWRITTEN, bytes);
+    return CU_SUCCESS;
+}
+
+static int cuMemAlloc(vgpu_pointer *pointer, size_t bytes) {
+    DRIVER_ENTER();
+    const int code = driver_ready();
+    return code != CU_SUCCESS              ? code
+           : pointer == NULL || bytes == 0 ? CU_INVALID_VALUE
+                                           : memory_take(pointer, bytes);
+}
+
+static int cuMemFree(vgpu_pointer pointer) {
+    DRIVER_ENTER();
+    const int code = driver_current(), given = memory_give(pointer);
+    return code != CU_SUCCESS ? code : given;
 }
 
 static int cuMemGetInfo(size_t *available, size_t *total) {
@@ -223,6 +243,25 @@ bool is_stream(void *stream) {
 static int cuMemsetD32Async(vgpu_pointer to, unsigned value, size_t count, void *stream) {
     DRIVER_ENTER();
     return is_stream(stream) ? fill_words(to, value, count) : CU_INVALID_HANDLE;
+}
+
+/* ---- images: not functions of CUDA, but what its textures and surfaces are here -------------- */
+
+static int vgpuImageMake(const vgpu_image *image, uint64_t *handle) {
+    DRIVER_ENTER();
+    vgpu_error why;
+    const int code = driver_current();
+    return code != CU_SUCCESS
+               ? code
+               : code_of(vgpu_image_make(driver_state.gpu, image, handle, &why), &why);
+}
+
+static int vgpuImageFree(uint64_t handle) {
+    DRIVER_ENTER();
+    vgpu_error why;
+    const int code = driver_current();
+    return code != CU_SUCCESS ? code
+                              : code_of(vgpu_image_free(driver_state.gpu, handle, &why), &why);
 }
 
 /* ---- streams --------------------------------------------------------------------------------- */
@@ -325,6 +364,8 @@ const struct driver_function driver_memory_functions[] = {
     DRIVER_FUNCTION(cuMemsetD8, 3020),
     DRIVER_FUNCTION(cuMemsetD32, 3020),
     {"cuMemsetD32Async", 3020, (driver_any *)cuMemsetD32Async},
+    DRIVER_FUNCTION(vgpuImageMake, 12000),
+    DRIVER_FUNCTION(vgpuImageFree, 12000),
     DRIVER_FUNCTION(cuStreamCreate, 2000),
     DRIVER_FUNCTION(cuStreamDestroy, 4000),
     DRIVER_FUNCTION(cuStreamQuery, 2000),

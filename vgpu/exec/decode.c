@@ -23,53 +23,6 @@ static uint64_t round_up(uint64_t value, uint64_t multiple) {
     return multiple > 1 ? (value + multiple - 1) / multiple * multiple : value;
 }
 
-static bool is_dynamic_shared(const struct ptx_variable *v) {
-    return v->space == PTX_SHARED && v->size == 0;
-}
-
-/* Places the shared variables of a list from `offset` on; returns the end. */
-static uint64_t place_shared(struct ptx_variable *const *variables, uint32_t count,
-                             uint64_t offset) {
-    for (uint32_t i = 0; i < count; i++) {
-        struct ptx_variable *v = variables[i];
-        if (v->space == PTX_SHARED && !is_dynamic_shared(v)) {
-            offset = round_up(offset, v->align);
-            v->address = SHARED_BASE + offset;
-            offset += v->size + SHARED_GAP;
-        }
-    }
-    return offset;
-}
-
-static uint64_t declared_shared(struct ptx_variable *const *variables, uint32_t count,
-                                uint64_t bytes) {
-    for (uint32_t i = 0; i < count; i++) {
-        if (variables[i]->space == PTX_SHARED && !is_dynamic_shared(variables[i]) &&
-            *variables[i]->name != '%') { /* what is reserved does not count */
-            bytes = round_up(bytes, variables[i]->align) + variables[i]->size;
-        }
-    }
-    return bytes;
-}
-
-static uint64_t dynamic_align(struct ptx_variable *const *variables, uint32_t count,
-                              uint64_t align) {
-    for (uint32_t i = 0; i < count; i++) {
-        if (is_dynamic_shared(variables[i]) && variables[i]->align > align) {
-            align = variables[i]->align;
-        }
-    }
-    return align;
-}
-
-static void place_dynamic(struct ptx_variable *const *variables, uint32_t count, uint64_t address) {
-    for (uint32_t i = 0; i < count; i++) {
-        if (is_dynamic_shared(variables[i])) {
-            variables[i]->address = address;
-        }
-    }
-}
-
 static bool names_reserved(const struct ptx_function *f) {
     for (uint32_t i = 0; i < f->code_count; i++) {
         const struct ptx_instruction *in = &f->code[i];
@@ -108,41 +61,6 @@ static bool add_reserved_shared(struct ptx_module *ptx) {
     }
     ptx->variables = variables;
     ptx->variable_count++;
-    return true;
-}
-
-/* Module-wide shared variables come first, so that functions which several kernels call find them
- * at one place; then those of the kernel, then dynamic shared memory. For the same reason dynamic
- * shared memory begins at one place for all kernels of a module. */
-static bool place_all_shared(struct vgpu_module *module, struct ptx_error *error) {
-    const struct ptx_module *ptx = module->ptx;
-    const uint64_t common = place_shared(ptx->variables, ptx->variable_count, 0);
-    uint64_t end = common, align = dynamic_align(ptx->variables, ptx->variable_count, 16);
-    for (uint32_t i = 0; i < ptx->function_count; i++) {
-        const struct ptx_function *f = ptx->functions[i];
-        const uint64_t last = place_shared(f->variables, f->variable_count, common);
-        end = last > end ? last : end;
-        align = dynamic_align(f->variables, f->variable_count, align);
-    }
-    if (end > 1 << 20) {
-        snprintf(error->text, sizeof error->text, "%llu bytes of shared variables",
-                 (unsigned long long)end);
-        return false;
-    }
-    const uint64_t dynamic = round_up(end, align > 1024 ? align : 1024);
-    place_dynamic(ptx->variables, ptx->variable_count, SHARED_BASE + dynamic);
-    for (uint32_t i = 0; i < ptx->function_count; i++) {
-        const struct ptx_function *f = ptx->functions[i];
-        place_dynamic(f->variables, f->variable_count, SHARED_BASE + dynamic);
-    }
-    const uint64_t declared = declared_shared(ptx->variables, ptx->variable_count, 0);
-    for (uint32_t i = 0; i < module->kernel_count; i++) {
-        struct kernel *k = module->kernels[i];
-        const struct ptx_function *f = k->function;
-        k->shared_declared = (uint32_t)declared_shared(f->variables, f->variable_count, declared);
-        k->shared_static = (uint32_t)end;
-        k->shared_dynamic = (uint32_t)dynamic;
-    }
     return true;
 }
 
@@ -236,6 +154,8 @@ static const struct {
     {"cp", decode_cp},
     {"mbarrier", decode_mbarrier},
     {"tensormap", decode_tensor_map},
+    {"tex tld4", decode_texture},
+    {"suld sust", decode_surface},
     {"ldmatrix stmatrix movmatrix mma wmma", decode_matrix},
     {"wgmma", decode_wgmma},
 };
@@ -355,7 +275,7 @@ static bool decode_kernel(struct vgpu_module *module, struct kernel *kernel,
                (module->gpu != NULL && module->gpu->late_errors && decode_unknown(&decoder, op));
     }
     decoder.in = NULL;
-    good = good && make_constants(&decoder);
+    good = good && make_constants(&decoder) && mark_cas_seeds(kernel);
     free(decoder.constants);
     return good;
 }
@@ -374,12 +294,14 @@ vgpu_status module_decode(struct vgpu_module *module, struct ptx_error *error) {
             if (kernel == NULL) {
                 return VGPU_OUT_OF_MEMORY;
             }
+            ptx->functions[i]->address =
+                FUNCTION_BASE + (uint64_t)FUNCTION_STEP * module->kernel_count;
             kernel->function = ptx->functions[i];
             kernel->module = module;
             module->kernels[module->kernel_count++] = kernel;
         }
     }
-    if (!place_all_shared(module, error) || !place_frames(module, error)) {
+    if (!place_shared(module, error) || !place_frames(module, error)) {
         return VGPU_LOAD;
     }
     for (uint32_t i = 0; i < module->kernel_count; i++) {

@@ -3,10 +3,12 @@
  * exec.h - decodes modules and runs launches.
  *
  *   decode.c  module -> kernels: places variables and registers, one op per instruction
+ *   shared.c  where shared variables lie;  seeds.c  loads that seed a compare-and-swap loop
  *   warp.c    the interpreter's loop: picks a group of lanes and runs it
  *   exec.c    a cluster: schedules warps, completes asynchronous operations, detects deadlocks
  *   start.c   a cluster's warps before their first instruction, and its end
- *   launch.c  a launch: host threads, the order of clusters;  limits.c, lint.c  checks before it
+ *   launch.c  a launch: host threads, the order of clusters;  limits.c, lint.c  checks before it;
+ *             progress.c  what is shown of it
  */
 #ifndef VGPU_EXEC_EXEC_H
 #define VGPU_EXEC_EXEC_H
@@ -16,6 +18,11 @@
 /* Places the shared, local and call-parameter variables (machine/kernel.h) and decodes every
  * function. The caller has set the addresses of .global and .const variables. */
 vgpu_status module_decode(struct vgpu_module *module, struct ptx_error *error);
+
+/* shared.c: addresses of shared variables, and those that each kernel has. */
+bool place_shared(struct vgpu_module *module, struct ptx_error *error);
+/* seeds.c: sets OP_SEEDS_CAS; false: no memory. */
+bool mark_cas_seeds(struct kernel *kernel);
 
 /* Findings about a kernel before it runs; not errors. */
 void lint_module(const struct vgpu_module *module); /* of each kernel */

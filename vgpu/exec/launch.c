@@ -11,12 +11,12 @@
  * which clusters write the same global memory.
  */
 #include "exec/exec.h"
+#include "exec/progress.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "machine/device.h"
@@ -40,6 +40,9 @@ enum {
 
 struct schedule {
     struct launch *launch;
+    struct launch unsampled; /* the same for clusters that are no part of the sample */
+    uint64_t sample;         /* clusters in it */
+    struct progress progress;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     uint64_t count;          /* clusters */
@@ -86,6 +89,7 @@ static void merge_ready(struct schedule *s) {
         s->done[s->merged % WINDOW] = NULL;
         s->merged++;
         merge_one(s, resident);
+        progress_show(&s->progress, s->merged, s->count);
     }
 }
 
@@ -160,6 +164,12 @@ static void run_slice(struct resident *resident, bool faulted) {
     }
 }
 
+/* The sample is spread evenly over the grid. */
+static bool is_sampled(const struct schedule *s, uint64_t linear) {
+    return s->sample >= s->count || linear == 0 ||
+           linear * s->sample / s->count != (linear - 1) * s->sample / s->count;
+}
+
 /* A cluster to run, with the lock held; it is given up while one is begun. NULL: none. */
 static struct resident *take(struct schedule *s) {
     if (!can_begin(s)) {
@@ -168,7 +178,8 @@ static struct resident *take(struct schedule *s) {
     const uint64_t linear = s->next++;
     s->resident++;
     pthread_mutex_unlock(&s->lock);
-    struct resident *resident = cluster_begin(s->launch, (uint32_t)linear);
+    struct resident *resident =
+        cluster_begin(is_sampled(s, linear) ? s->launch : &s->unsampled, (uint32_t)linear);
     pthread_mutex_lock(&s->lock);
     if (resident == NULL) {
         s->resident--;
@@ -250,12 +261,6 @@ static void drop_unmerged(struct schedule *s) {
     }
 }
 
-static double seconds_now(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 /* Does a function of the kernel's module read where the workspace of the grid is? */
 static bool needs_workspace(const struct launch *launch) {
     const struct vgpu_module *module = launch->kernel->module;
@@ -282,6 +287,23 @@ static bool make_workspace(struct launch *launch) {
     return true;
 }
 
+/* Outside the sample there are no checks but those on which later ones depend. */
+static void take_sample(struct schedule *s) {
+    const uint32_t *cluster = s->launch->dims.cluster, ctas = s->launch->gpu->sample;
+    const uint64_t size = (uint64_t)cluster[0] * cluster[1] * cluster[2];
+    s->sample = ctas == 0 ? s->count : (ctas + size - 1) / size;
+    s->unsampled = *s->launch;
+    s->unsampled.checks &= ~(uint32_t)(VGPU_CHECK_RACE | VGPU_CHECK_PERF);
+}
+
+static void note_sample(const struct schedule *s) {
+    if (s->sample < s->count && (s->launch->checks & VGPU_CHECK_RACE) != 0) {
+        report_kernel(s->launch->gpu, s->launch->kernel, NULL, FINDING_RACE_UNCHECKED,
+                      "a sample of %llu of %llu clusters is checked for races",
+                      (unsigned long long)s->sample, (unsigned long long)s->count);
+    }
+}
+
 vgpu_status exec_launch(struct launch *launch, vgpu_error *error) {
     const vgpu_status status = launch_check(launch, error);
     if (status != VGPU_OK) {
@@ -294,11 +316,12 @@ vgpu_status exec_launch(struct launch *launch, vgpu_error *error) {
     if (s == NULL) {
         return status_fail(error, VGPU_OUT_OF_MEMORY, "no memory of the host for the launch");
     }
-    const double start = seconds_now();
     const uint32_t *grid = launch->dims.grid, *cluster = launch->dims.cluster;
     s->launch = launch;
     s->count = (uint64_t)(grid[0] / cluster[0]) * (grid[1] / cluster[1]) * (grid[2] / cluster[2]);
     s->fault = NO_CLUSTER;
+    take_sample(s);
+    progress_begin(&s->progress, launch->kernel, launch->gpu->progress);
     const uint32_t threads = host_threads(s);
     s->room = room_for(launch, threads);
     pthread_mutex_init(&s->lock, NULL);
@@ -308,12 +331,14 @@ vgpu_status exec_launch(struct launch *launch, vgpu_error *error) {
     pthread_mutex_destroy(&s->lock);
     fflush(stdout);
     drop_unmerged(s);
+    progress_end(&s->progress);
+    note_sample(s);
     race_note_unchecked(launch);
     race_end_launch(launch);
     if (launch->workspace != 0) {
         device_release(launch->gpu->memory, launch->workspace);
     }
-    launch->gpu->stats.seconds += seconds_now() - start;
+    launch->gpu->stats.seconds += seconds_now() - s->progress.begun;
     const bool no_memory = s->no_memory, faulted = s->fault != NO_CLUSTER;
     free(s);
     if (no_memory) {

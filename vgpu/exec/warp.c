@@ -17,6 +17,7 @@
 
 #include "async/async.h"
 #include "machine/describe.h"
+#include "memory/memory.h"
 #include "ops/ops.h"
 #include "report/finding.h"
 
@@ -296,8 +297,9 @@ static bool run_op(struct warp *warp, uint32_t *meeting) {
         wgmma_touch(warp, op, mask);
     }
     if (unsure != 0 && (op->flags & OP_CONTROL) != 0) {
-        report(warp, op, FINDING_UNINITIALISED_BRANCH, unsure, NULL,
-               "whether %s is executed depends on uninitialised memory", op->in->opcode);
+        report_uninitialised(warp, op, FINDING_UNINITIALISED_BRANCH, unsure, NULL,
+                             "whether %s is executed depends on uninitialised memory",
+                             op->in->opcode);
     }
     if (mask != 0) {
         if ((op->flags & OP_CONVERGED) != 0 && !is_converged(warp, op, mask)) {

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "machine/device.h"
+#include "machine/heap.h"
 
 const char *access_verb(enum access_kind kind) {
     switch (kind) {
@@ -23,7 +23,7 @@ const char *access_verb(enum access_kind kind) {
 
 const char *describe_op(const struct warp *warp, const struct op *op, char *buffer, size_t size) {
     const struct ptx_module *ptx = warp->kernel->module->ptx;
-    const struct ptx_location *at = &ptx->locations[op->in->location];
+    const struct ptx_location *at = &ptx->locations[ptx_user_location(ptx, op->in->location)];
     if (op->in->location == 0 || at->file == NULL) {
         snprintf(buffer, size, "PTX line %u", op->in->line);
     } else {
@@ -75,8 +75,31 @@ static void describe_variable(const struct warp *warp, enum ptx_space space, con
     }
 }
 
-static void describe_global(const struct device_memory *memory, uint64_t address, char *buffer,
-                            size_t size) {
+/* False: the address is not of the heap, or the heap has no block. */
+static bool describe_heap(const vgpu *gpu, uint64_t address, char *buffer, size_t size) {
+    const struct allocation *range = device_find(gpu->memory, address);
+    uint64_t begin, end;
+    bool live;
+    if (range == NULL || !range->heap || address >= range->end ||
+        !heap_block(gpu->heap, address, &begin, &end, &live)) {
+        return false;
+    }
+    const unsigned long long bytes = end - begin;
+    if (address < end) {
+        snprintf(buffer, size, "byte %llu of %llu bytes that malloc gave%s",
+                 (unsigned long long)(address - begin), bytes, live ? "" : ", which were freed");
+    } else {
+        snprintf(buffer, size, "%llu bytes after %llu bytes that malloc gave",
+                 (unsigned long long)(address - end), bytes);
+    }
+    return true;
+}
+
+static void describe_global(const vgpu *gpu, uint64_t address, char *buffer, size_t size) {
+    const struct device_memory *memory = gpu->memory;
+    if (describe_heap(gpu, address, buffer, size)) {
+        return;
+    }
     const struct allocation *range = device_find(memory, address);
     const size_t after = range == NULL ? 0 : (size_t)(range - memory->ranges) + 1;
     const struct allocation *next = after < memory->count ? &memory->ranges[after] : NULL;
@@ -130,6 +153,6 @@ void describe_address(const struct warp *warp, int space, uint64_t address, char
         snprintf(buffer, size, "parameter address 0x%llx (%u bytes of parameters)",
                  (unsigned long long)address, cta->launch->kernel->function->param_bytes);
         break;
-    default: describe_global(cta->launch->gpu->memory, address, buffer, size); break;
+    default: describe_global(cta->launch->gpu, address, buffer, size); break;
     }
 }

@@ -112,7 +112,7 @@ static void forget(struct device_memory *memory, size_t first, size_t count) {
 static bool recycle(struct device_memory *memory, uint64_t bytes, uint64_t *at, size_t *index) {
     for (size_t i = 0; i < memory->count; i++) {
         size_t end = i;
-        while (end < memory->count && !memory->ranges[end].live) {
+        while (end < memory->count && !memory->ranges[end].live && !memory->ranges[end].heap) {
             end++;
         }
         if (end == i) {
@@ -186,6 +186,20 @@ vgpu_pointer device_alloc(struct device_memory *memory, size_t bytes, const char
     return at;
 }
 
+uint64_t device_reserve_heap(struct device_memory *memory, size_t bytes) {
+    const size_t limit = memory->limit;
+    memory->limit = SIZE_MAX;
+    const uint64_t at = device_alloc(memory, bytes, "heap of kernels");
+    memory->limit = limit;
+    if (at != 0) {
+        struct allocation *range = &memory->ranges[device_find(memory, at) - memory->ranges];
+        range->live = false;
+        range->heap = true;
+        memory->used -= bytes;
+    }
+    return at;
+}
+
 const struct allocation *device_find(const struct device_memory *memory, uint64_t address) {
     size_t low = 0, high = memory->count;
     while (low < high) {
@@ -214,6 +228,22 @@ bool device_release(struct device_memory *memory, vgpu_pointer pointer) {
     mprotect(shadow, bytes, PROT_NONE);
     range->live = false;
     memory->used -= range->end - range->begin;
+    return true;
+}
+
+bool device_revive(struct device_memory *memory, vgpu_pointer pointer) {
+    const struct allocation *found = device_find(memory, pointer);
+    if (found == NULL || found->begin != pointer || found->live || found->heap) {
+        return false;
+    }
+    struct allocation *range = &memory->ranges[found - memory->ranges];
+    const uint64_t bytes = range->end - range->begin;
+    if (memory->used > memory->limit - bytes ||
+        !open_range(memory, pointer, round_up(bytes, GRAIN))) {
+        return false;
+    }
+    range->live = true;
+    memory->used += bytes;
     return true;
 }
 

@@ -146,6 +146,8 @@ static uint32_t value_of(const struct warp *warp, enum special_register which, u
     }
 }
 
+enum { CYCLES = 16 }; /* of an instruction, about: programs wait until so many have passed */
+
 static bool is_clock(enum special_register which) {
     return which >= SPECIAL_CLOCK && which <= SPECIAL_GLOBALTIMER_HI;
 }
@@ -156,7 +158,7 @@ static void fill_row(const struct frame *frame, const struct special_row *specia
 }
 
 void frame_fill_clocks(const struct warp *warp, const struct frame *frame) {
-    const uint64_t now = warp->instructions;
+    const uint64_t now = CYCLES * warp->instructions;
     for (uint32_t i = 0; i < frame->kernel->special_count; i++) {
         const struct special_row *special = &frame->kernel->specials[i];
         const bool high = special->which == SPECIAL_CLOCK_HI || //

@@ -39,6 +39,11 @@ void warp_again(struct warp *warp, uint32_t lanes) {
     warp->executing &= ~lanes;
 }
 
+void warp_lag(struct warp *warp, uint32_t lanes) {
+    split_off(warp, lanes, warp->pc)->turns++;
+    warp->executing &= ~lanes;
+}
+
 static void wait_with(struct warp *warp, struct group *group, enum group_state state) {
     group->state = state;
     group->waits_at = &warp->kernel->code[warp->pc];

@@ -41,6 +41,8 @@ enum {
     OP_CONVERGED = 4,  /* .aligned: needs all live lanes of the warp. The interpreter parks a group
                           until they arrive; a function with a member mask checks it itself */
     OP_TENSOR = 8,     /* an MMA; counted */
+    OP_SEEDS_CAS = 16, /* a load that exec/seeds.c marked: counts as relaxed */
+    OP_VOLATILE = 32,  /* a volatile access that may be one of shared memory */
     OP_MIX_SHIFT = 8   /* bits above: enum mix_family of the instruction (report/perf.h) */
 };
 
@@ -134,7 +136,9 @@ struct kernel {
     const unsigned char *constants;     /* row_bytes: what a warp's rows start with */
     const struct special_row *specials; /* rows to fill when a warp starts; clocks: when read */
     uint32_t special_count;
-    uint32_t local_bytes;     /* of a thread: its variables and those of what it calls */
+    uint32_t local_bytes;         /* of a thread: its variables and those of what it calls */
+    struct ptx_variable **shared; /* its shared variables, those of functions it calls included */
+    uint32_t shared_count;
     uint32_t shared_static;   /* bytes up to the end of its variables, gaps between them included */
     uint32_t shared_declared; /* bytes of the variables alone: what counts against the limits */
     uint32_t shared_dynamic;  /* where dynamic shared memory begins: offset from SHARED_BASE */
@@ -153,14 +157,22 @@ struct vgpu_module {
 
 /* The function of that name; NULL: none. */
 struct kernel *module_kernel(const struct vgpu_module *module, const char *name);
+/* Likewise, or a declaration if there is no body. */
+const struct ptx_function *module_function(const struct ptx_module *ptx, const char *name);
+
+/* Addresses of functions (ptx_function.address) lie in no memory. */
+#define FUNCTION_BASE 0x0000080000000000ULL
+enum { FUNCTION_STEP = 16 };
+/* The function at the address; NULL: none. */
+const struct kernel *kernel_at(const struct vgpu_module *module, uint64_t address);
 
 /* Addresses of variables (ptx_variable.address): shared ones start at SHARED_BASE; local ones at 0,
  * those of one function after those of another; call parameters at CALL_PARAM_BASE. A gap of
  * SHARED_GAP bytes follows each variable: an overrun hits the gap and is reported. */
 enum { SHARED_BASE = 0x400, CALL_PARAM_BASE = 1 << 20, SHARED_GAP = 16 };
 
-/* Calls `each` for the variables of a space that the kernel can access: those of the module, its
- * own, and those of the functions it may call. */
+/* Calls `each` for the variables of a space that the kernel can access: in shared memory kernel->
+ * shared, else those of the module, its own, and those of functions. */
 typedef void variable_function(void *state, const struct ptx_variable *variable);
 void kernel_variables(const struct kernel *kernel, enum ptx_space space, variable_function *each,
                       void *state);

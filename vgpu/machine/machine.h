@@ -18,6 +18,7 @@ struct cta_async;     /* async/async.h */
 struct cta_memory;    /* memory/memory.h */
 struct device_memory; /* machine/device.h */
 struct findings;      /* report/finding.h */
+struct heap;          /* machine/heap.h */
 struct line_table;    /* race/global.c */
 struct perf;          /* report/perf.h */
 struct race_cells;    /* race/state.h */
@@ -81,6 +82,7 @@ struct launch {
     uint64_t seed;
     vgpu_async async;
     uint32_t checks;
+    bool quiet; /* what is initialised is tracked for later launches, and not reported */
     uint64_t max_steps;
     vgpu_pointer workspace;   /* %envreg1 and %envreg2 point to it: the barrier of a whole grid */
     struct line_table *lines; /* race/global.c: global memory that its clusters accessed */
@@ -89,11 +91,17 @@ struct launch {
 struct vgpu {
     vgpu_config config;
     struct device_memory *memory;
+    struct heap *heap;  /* of kernels; NULL: no module calls malloc */
+    size_t heap_limit;  /* vgpu_set_heap */
+    vgpu_image *images; /* machine/image.h */
+    size_t image_count;
     struct findings *findings; /* of all launches */
     struct suppression *suppressions;
     vgpu_stats stats;
     struct perf *perf; /* cost of source lines; NULL until one is known */
     uint64_t launches;
+    uint32_t sample;  /* vgpu_set_sample */
+    bool progress;    /* vgpu_set_progress */
     bool late_errors; /* vgpu_set_late_errors */
 };
 

@@ -154,6 +154,8 @@ void warp_branch(struct warp *warp, uint32_t taken, uint32_t target);
 void warp_split(struct warp *warp, uint32_t lanes);
 /* Lanes of the running group execute the op later, as a new group. */
 void warp_again(struct warp *warp, uint32_t lanes);
+/* The same, and not before the others cannot run. */
+void warp_lag(struct warp *warp, uint32_t lanes);
 /* `lanes` of the running group, which execute the op, wait at it for `wanted`. */
 void warp_park(struct warp *warp, uint32_t lanes, uint32_t wanted);
 /* The running group yields to the other groups. */

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "machine/describe.h"
-#include "machine/device.h"
+#include "machine/heap.h"
 #include "memory/memory.h"
 #include "race/race.h"
 
@@ -60,9 +60,14 @@ static bool block_shared(struct warp *warp, const struct op *op, struct block_ac
 static bool block_global(struct warp *warp, const struct op *op, struct block_access *block) {
     const struct device_memory *memory = warp->cta->launch->gpu->memory;
     const struct allocation *range = device_find(memory, block->address);
-    if (range == NULL || !range->live || block->address > range->end ||
-        block->bytes > range->end - block->address) {
-        const bool freed = range != NULL && !range->live && block->address < range->end;
+    const bool within = range != NULL && block->address <= range->end &&
+                        block->bytes <= range->end - block->address;
+    const enum heap_state heap = within && range->heap ? heap_find(warp->cta->launch->gpu->heap,
+                                                                   block->address, block->bytes)
+                                                       : HEAP_OUTSIDE;
+    if (!within || (!range->live && heap != HEAP_LIVE)) {
+        const bool freed = range != NULL && block->address < range->end &&
+                           (range->heap ? heap == HEAP_FREED : !range->live);
         return refuse_block(warp, op, block,
                             freed ? FINDING_USE_AFTER_FREE : FINDING_OUT_OF_BOUNDS);
     }

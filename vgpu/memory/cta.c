@@ -114,6 +114,7 @@ void memory_end_cta(struct cta *cta) {
         private_free(&memory->local);
         private_free(&memory->call_params);
         free(memory->shadow);
+        free(memory->origins);
         free(memory);
     }
     free(cta->shared);

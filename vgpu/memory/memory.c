@@ -10,7 +10,9 @@
  */
 #include <string.h>
 
+#include "machine/describe.h"
 #include "machine/device.h"
+#include "machine/heap.h"
 #include "memory/memory.h"
 #include "race/race.h"
 #include "report/perf.h"
@@ -266,27 +268,37 @@ static bool holds(const struct allocation *range, uint64_t first, uint64_t end) 
     return range->live && first >= range->begin && end <= range->end && first < end;
 }
 
-static const struct allocation *find_lane(const struct device_memory *memory,
-                                          const struct allocation *hint, uint64_t address,
-                                          uint32_t bytes, uint32_t lane, struct refusals *refused) {
+/* Not in one live allocation: of the heap, or refused. Apart, since it is seldom needed. */
+static __attribute__((noinline)) const struct allocation *
+find_elsewhere(struct heap *heap, const struct allocation *range, uint64_t address, uint32_t bytes,
+               uint32_t lane, struct refusals *refused) {
+    const enum heap_state state = range == NULL || address >= range->end ? HEAP_OUTSIDE
+                                  : range->heap ? heap_find(heap, address, bytes)
+                                  : range->live ? HEAP_OUTSIDE
+                                                : HEAP_FREED;
+    if (state != HEAP_LIVE) {
+        *(state == HEAP_FREED ? &refused->freed : &refused->outside) |= 1U << lane;
+        return NULL;
+    }
+    return range;
+}
+
+static const struct allocation *find_lane(const vgpu *gpu, const struct allocation *hint,
+                                          uint64_t address, uint32_t bytes, uint32_t lane,
+                                          struct refusals *refused) {
     if (hint != NULL && holds(hint, address, address + bytes)) {
         return hint;
     }
-    const struct allocation *range = device_find(memory, address);
-    if (range != NULL && holds(range, address, address + bytes)) {
-        return range;
-    }
-    if (range != NULL && !range->live && address < range->end) {
-        refused->freed |= 1U << lane;
-    } else {
-        refused->outside |= 1U << lane;
-    }
-    return NULL;
+    const struct allocation *range = device_find(gpu->memory, address);
+    return range != NULL && holds(range, address, address + bytes)
+               ? range
+               : find_elsewhere(gpu->heap, range, address, bytes, lane, refused);
 }
 
 static uint32_t resolve_global(struct warp *warp, const struct op *op, struct access *access,
                                uint32_t lanes, struct refusals *refused) {
-    const struct device_memory *memory = warp->cta->launch->gpu->memory;
+    const vgpu *gpu = warp->cta->launch->gpu;
+    const struct device_memory *memory = gpu->memory;
     struct cluster *cluster = warp->cta->cluster;
     const struct allocation **recent =
         &cluster->recent[(uintptr_t)op / sizeof(*op) % RECENT_ALLOCATIONS];
@@ -310,7 +322,7 @@ static uint32_t resolve_global(struct warp *warp, const struct op *op, struct ac
     uint32_t good = 0;
     FOR_LANES(lane, lanes) {
         const uint64_t address = access->address[lane];
-        const struct allocation *range = find_lane(memory, *recent, address, bytes, lane, refused);
+        const struct allocation *range = find_lane(gpu, *recent, address, bytes, lane, refused);
         if (range == NULL) {
             continue;
         }
@@ -350,8 +362,15 @@ static void access_global(struct warp *warp, const struct op *op, struct access 
     if (access->kind == ACCESS_WRITE) {
         const uint32_t poison = any_poison(access) & access->good & lanes;
         if (poison != 0) {
-            report_lanes(warp, op, access, FINDING_UNINITIALISED, poison, PTX_GLOBAL,
-                         ": the value comes from uninitialised memory");
+            const uint64_t address = access->address[__builtin_ctz(poison)];
+            const struct finding_detail detail = {
+                .space = PTX_GLOBAL, .address = address, .bytes = access->element * access->count};
+            char place[192];
+            describe_address(warp, PTX_GLOBAL, address, place, sizeof(place));
+            report_uninitialised(warp, op, FINDING_UNINITIALISED, poison, &detail,
+                                 "write of %u bytes at %s: the value comes from uninitialised "
+                                 "memory",
+                                 detail.bytes, place);
         }
     }
     struct access part = {.good = 0};
@@ -493,6 +512,9 @@ void memory_access(struct warp *warp, const struct op *op, struct access *access
     }
     refused.misaligned = misaligned_lanes(access, access->mask);
     access_space(warp, op, access, access->mask & ~refused.misaligned, &refused);
+    if (access->kind == ACCESS_READ && any_poison(access) != 0) {
+        origin_note(warp, op, access, any_poison(access));
+    }
     if (access->good != access->mask) {
         access->contiguous = false;
         report_refusals(warp, op, access, &refused, access->space);
@@ -518,10 +540,11 @@ void memory_addresses(struct warp *warp, const struct op *op, struct access *acc
     }
     const uint32_t poison = poison_of(warp, row) & mask;
     if (poison != 0) {
-        report(warp, op, FINDING_UNINITIALISED, poison,
-               &(struct finding_detail){.space = access->space,
-                                        .address = access->address[__builtin_ctz(poison)]},
-               "the address comes from uninitialised memory");
+        report_uninitialised(
+            warp, op, FINDING_UNINITIALISED, poison,
+            &(struct finding_detail){.space = access->space,
+                                     .address = access->address[__builtin_ctz(poison)]},
+            "the address comes from uninitialised memory");
     }
     access->mask = mask & ~poison;
 }

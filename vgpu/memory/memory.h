@@ -6,6 +6,7 @@
  *   block.c    one block that an engine moves
  *   cta.c      shared and local memory of a CTA and their shadow
  *   refused.c  findings about refused lanes
+ *   origin.c   where uninitialised values were read
  */
 #ifndef VGPU_MEMORY_MEMORY_H
 #define VGPU_MEMORY_MEMORY_H
@@ -13,6 +14,7 @@
 #include <string.h>
 
 #include "machine/access.h"
+#include "machine/device.h"
 #include "report/finding.h"
 
 /* Checks the access and reports what is wrong. Does not copy: the caller does, through host[]. */
@@ -47,9 +49,6 @@ bool memory_start_cta(struct cta *cta); /* false: no memory */
 void memory_end_cta(struct cta *cta);
 
 /* ---- shadows --------------------------------------------------------------------------------- */
-
-/* Of a byte of shared, local or call-parameter memory. Global memory has the first two. */
-enum { BYTE_UNWRITTEN = 0, BYTE_WRITTEN = 1, BYTE_GAP = 2 };
 
 #define WRITTEN_8 0x0101010101010101ULL
 #define GAP_8 0x0202020202020202ULL
@@ -97,10 +96,32 @@ struct cta_memory {
     unsigned char *shadow; /* of each byte of shared memory */
     uint32_t bytes;        /* of shared memory */
     struct private_memory local, call_params;
+    struct origin *origins; /* ORIGINS of them; NULL: nothing uninitialised was read */
 };
+
+/* The last read of uninitialised memory by an op. */
+struct origin {
+    const struct op *op; /* NULL: none */
+    int space;
+    uint64_t address; /* of the first such lane */
+    uint32_t warp, lanes;
+    uint64_t when;
+};
+enum { ORIGINS = 64 }; /* by op; a later one may take the place of an earlier one */
 
 /* The memory of call parameters, made at the first use; NULL: there is none, or no memory. */
 struct private_memory *call_params(struct cta *cta);
+
+/* ---- origin.c -------------------------------------------------------------------------------- */
+
+/* `lanes` read uninitialised bytes. */
+void origin_note(struct warp *warp, const struct op *op, const struct access *access,
+                 uint32_t lanes);
+/* Reports at the op a value (in `lanes`) that comes from uninitialised memory. The sentence is
+ * followed by what was read, and where; detail may be NULL. */
+void report_uninitialised(struct warp *warp, const struct op *op, enum finding_kind kind,
+                          uint32_t lanes, const struct finding_detail *detail, const char *format,
+                          ...) __attribute__((format(printf, 6, 7)));
 
 /* ---- refused.c ------------------------------------------------------------------------------- */
 

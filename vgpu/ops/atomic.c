@@ -182,13 +182,14 @@ static void follow_poison(struct warp *warp, const struct op *op, const struct a
         const uint64_t address = access->address[__builtin_ctz(global)];
         char place[128];
         describe_address(warp, access->space, address, place, sizeof(place));
-        report(warp, op, FINDING_UNINITIALISED, global,
-               &(struct finding_detail){
-                   .space = PTX_GLOBAL, .address = address, .bytes = form->element * form->count},
-               (operands & global) != 0
-                   ? "the operand of this atomic on %s comes from uninitialised memory"
-                   : "this atomic updates %s, which is uninitialised",
-               place);
+        report_uninitialised(
+            warp, op, FINDING_UNINITIALISED, global,
+            &(struct finding_detail){
+                .space = PTX_GLOBAL, .address = address, .bytes = form->element * form->count},
+            (operands & global) != 0
+                ? "the operand of this atomic on %s comes from uninitialised memory"
+                : "this atomic updates %s, which is uninitialised",
+            place);
     }
     memory_set_written(warp, access, access->good & (~unknown | global), true);
     memory_set_written(warp, access, unknown & ~global, false);

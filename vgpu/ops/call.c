@@ -127,11 +127,13 @@ static bool is_result(const struct ptx_variable *variable, const struct call *ca
     return false;
 }
 
-/* Saves or restores what the function that `call` calls has; not the call's own results. */
+/* Saves or restores what the called function has; not the call's own results. */
 static void move_saved(struct warp *warp, const struct op *op, uint32_t lanes,
-                       const struct call *call, struct saved_piece *piece, bool restore) {
+                       const struct ptx_function *function, struct saved_piece *piece,
+                       bool restore) {
+    const struct call *call = op->extra;
     const struct ptx_variable *v;
-    for (uint32_t i = 0; (v = variable_of(call->function, i)) != NULL; i++) {
+    for (uint32_t i = 0; (v = variable_of(function, i)) != NULL; i++) {
         for (uint64_t at = 0; is_private(v) && at < v->size; piece++) {
             const uint32_t bytes = piece_of(v->address + at, v->size - at);
             if (!restore) {
@@ -175,12 +177,14 @@ static struct frame *make_frame(struct warp *warp, const struct op *op, uint32_t
             free(frame);
             return NULL;
         }
-        move_saved(warp, op, lanes, op->extra, frame->saved, false);
+        move_saved(warp, op, lanes, callee->function, frame->saved, false);
     }
     return frame;
 }
 
-static void run_call(struct warp *warp, const struct op *op, uint32_t mask) {
+/* The lanes of `mask` enter the function. */
+static void enter(struct warp *warp, const struct op *op, uint32_t mask,
+                  const struct kernel *callee) {
     const struct call *call = op->extra;
     if (warp->frame->depth >= MAX_DEPTH) {
         report(warp, op, FINDING_STACK, mask, NULL,
@@ -189,16 +193,15 @@ static void run_call(struct warp *warp, const struct op *op, uint32_t mask) {
         cluster_stop(warp->cta->cluster);
         return;
     }
-    const struct kernel *callee = module_kernel(warp->kernel->module, call->function->name);
     struct frame *frame = make_frame(warp, op, mask, callee);
     if (frame == NULL) {
         report(warp, op, FINDING_MEMORY_LIMIT, mask, NULL, "no memory for the call of %s",
-               call->function->name);
+               callee->function->name);
         cluster_stop(warp->cta->cluster);
         return;
     }
     for (uint32_t i = 0; i < call->argument_count; i++) {
-        copy_variable(warp, op, mask, call->function->params[i], call->arguments[i]);
+        copy_variable(warp, op, mask, callee->function->params[i], call->arguments[i]);
     }
     if (mask != warp->active) {
         warp_split(warp, warp->active & ~mask);
@@ -206,6 +209,48 @@ static void run_call(struct warp *warp, const struct op *op, uint32_t mask) {
     warp->groups[warp->running].frame = frame;
     warp_enter(warp, frame);
     warp->next = 0;
+}
+
+static void run_call(struct warp *warp, const struct op *op, uint32_t mask) {
+    const struct call *call = op->extra;
+    enter(warp, op, mask, kernel_at(warp->kernel->module, call->function->address));
+}
+
+/* Why the address cannot be called; NULL: it can. */
+static const char *refuse_call(const struct call *call, const struct kernel *callee) {
+    return callee == NULL            ? "is no function of its module"
+           : callee->function->entry ? "is a kernel"
+           : callee->function->param_count != call->argument_count ||
+                   callee->function->result_count < call->result_count
+               ? "has other parameters or results than the prototype of the call"
+               : NULL;
+}
+
+/* By an address in a register: the lanes with the lowest lane's enter, the others call later. */
+static void run_call_indirect(struct warp *warp, const struct op *op, uint32_t mask) {
+    const uint64_t *to = row64(warp, op->a), address = to[__builtin_ctz(mask)];
+    const uint32_t poison = poison_of(warp, op->a) & mask;
+    uint32_t same = 0;
+    FOR_LANES(lane, mask) {
+        same |= (uint32_t)(to[lane] == address) << lane;
+    }
+    const struct kernel *callee = kernel_at(warp->kernel->module, address);
+    const char *why = refuse_call(op->extra, callee);
+    if (poison != 0) {
+        report(warp, op, FINDING_UNINITIALISED, poison, NULL,
+               "the address of the function that is called comes from uninitialised memory");
+    } else if (why != NULL) {
+        report(warp, op, FINDING_ILLEGAL_OPERAND, same, NULL, "a call of 0x%llx, which %s",
+               (unsigned long long)address, why);
+    }
+    if (poison != 0 || why != NULL) {
+        cluster_stop(warp->cta->cluster);
+        return;
+    }
+    if (mask != same) {
+        warp_again(warp, mask & ~same);
+    }
+    enter(warp, op, same, callee);
 }
 
 static void run_return(struct warp *warp, const struct op *op, uint32_t mask) {
@@ -216,10 +261,10 @@ static void run_return(struct warp *warp, const struct op *op, uint32_t mask) {
     }
     const struct call *call = frame->call->extra;
     for (uint32_t i = 0; i < call->result_count; i++) {
-        copy_variable(warp, op, mask, call->results[i], call->function->results[i]);
+        copy_variable(warp, op, mask, call->results[i], frame->kernel->function->results[i]);
     }
     if (frame->saved != NULL) {
-        move_saved(warp, op, mask, call, frame->saved, true);
+        move_saved(warp, frame->call, mask, frame->kernel->function, frame->saved, true);
     }
     if (mask != warp->active) {
         warp_split(warp, warp->active & ~mask);
@@ -231,17 +276,6 @@ static void run_return(struct warp *warp, const struct op *op, uint32_t mask) {
 }
 
 /* ---- decoding ---- */
-
-static const struct ptx_function *function_named(const struct ptx_module *module,
-                                                 const char *name) {
-    const struct ptx_function *found = NULL;
-    for (uint32_t i = 0; i < module->function_count; i++) {
-        if (strcmp(module->functions[i]->name, name) == 0 && (found == NULL || found->external)) {
-            found = module->functions[i];
-        }
-    }
-    return found;
-}
 
 /* (a, b): variables of the parameter space, as many as the function has of that sort. */
 static bool decode_list(struct decoder *decoder, const struct ptx_operand *list, uint32_t expected,
@@ -263,38 +297,81 @@ static bool decode_list(struct decoder *decoder, const struct ptx_operand *list,
     return *variables != NULL;
 }
 
+/* A function that the CUDA runtime provides; NULL: none of them. */
+static op_function *call_of_runtime(const struct ptx_function *function) {
+    static const struct {
+        const char *name;
+        op_function *run;
+        uint32_t params;
+    } FUNCTIONS[] = {{"vprintf", run_vprintf, 2},
+                     {"__assertfail", run_assertfail, 5},
+                     {"malloc", run_malloc, 1},
+                     {"free", run_free, 1}};
+    for (size_t i = 0; i < sizeof FUNCTIONS / sizeof FUNCTIONS[0]; i++) {
+        if (strcmp(function->name, FUNCTIONS[i].name) == 0 &&
+            function->param_count == FUNCTIONS[i].params) {
+            return FUNCTIONS[i].run;
+        }
+    }
+    return NULL;
+}
+
+/* The name of a .callprototype or of .calltargets, which the parser has replaced by a list. */
+static bool is_prototype(const struct ptx_operand *operand) {
+    return operand->kind == PTX_OPERAND_LIST && operand->name != NULL;
+}
+
+static bool decode_callee(struct decoder *decoder, const struct ptx_operand *operand, struct op *op,
+                          struct call *call) {
+    if (operand->kind == PTX_OPERAND_REGISTER) {
+        op->a = decode_source(decoder, operand, PTX_U64);
+        op->run = run_call_indirect;
+        return op->a != 0;
+    }
+    const struct ptx_function *function =
+        operand->kind == PTX_OPERAND_FUNCTION
+            ? module_function(decode_module(decoder), operand->name)
+            : NULL;
+    if (function == NULL || function->entry) {
+        return decode_fail(decoder, "a call of what is no function");
+    }
+    call->function = function;
+    op->run = function->external ? call_of_runtime(function) : run_call;
+    return op->run != NULL ||
+           decode_fail(decoder, "function %s is declared, but has no body", function->name);
+}
+
 bool decode_call(struct decoder *decoder, const struct ptx_instruction *in, struct op *op) {
-    const struct ptx_operand *operands = in->operands, *results = NULL, *arguments = NULL;
-    uint32_t at = 0;
-    if (at < in->operand_count && operands[at].kind == PTX_OPERAND_LIST) {
-        results = &operands[at++];
-    }
-    if (at >= in->operand_count || operands[at].kind != PTX_OPERAND_FUNCTION) {
-        return decode_fail(decoder, "a call of something else than a function's name");
-    }
-    const struct ptx_function *function = function_named(decode_module(decoder), operands[at].name);
-    at++;
-    if (at < in->operand_count && operands[at].kind == PTX_OPERAND_LIST) {
-        arguments = &operands[at++];
-    }
-    if (function == NULL || function->entry || at != in->operand_count ||
-        !only_modifiers(in, "uni")) {
-        return decode_fail(decoder, "this form of call is not known");
-    }
+    const struct ptx_operand *at = in->operands, *end = at + in->operand_count;
+    const struct ptx_operand *results = NULL, *arguments = NULL;
     struct call *call = decode_alloc(decoder, sizeof *call);
     if (call == NULL) {
         return false;
     }
-    call->function = function;
-    call->argument_count = function->param_count;
-    call->result_count = results != NULL ? function->result_count : 0;
+    if (at < end && at->kind == PTX_OPERAND_LIST) {
+        results = at++;
+    }
     op->extra = call;
     op->flags = OP_CONTROL | OP_OWN_POISON;
-    op->run = function->external ? call_of_runtime(function->name) : run_call;
-    if (op->run == NULL) {
-        return decode_fail(decoder, "function %s is declared, but has no body", function->name);
+    if (at == end || !decode_callee(decoder, at++, op, call)) {
+        return decode_fail(decoder, "this form of call is not known");
     }
-    return decode_list(decoder, arguments, function->param_count, &call->arguments, "arguments") &&
+    if (at < end && at->kind == PTX_OPERAND_LIST && !is_prototype(at)) {
+        arguments = at++;
+    }
+    const bool prototype = at < end && is_prototype(at);
+    at += prototype;
+    if (at != end || prototype != (call->function == NULL) || !only_modifiers(in, "uni")) {
+        return decode_fail(decoder, "this form of call is not known");
+    }
+    const struct ptx_function *function = call->function;
+    call->argument_count = function != NULL    ? function->param_count
+                           : arguments != NULL ? arguments->part_count
+                                               : 0;
+    call->result_count = results == NULL    ? 0
+                         : function != NULL ? function->result_count
+                                            : results->part_count;
+    return decode_list(decoder, arguments, call->argument_count, &call->arguments, "arguments") &&
            decode_list(decoder, results, call->result_count, &call->results, "results");
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * call.h - a decoded call: for call.c, and for print.c, which implements the runtime's functions.
+ * call.h - a decoded call: for call.c, and for print.c and heap.c, which implement the runtime's
+ * functions.
  */
 #ifndef VGPU_OPS_CALL_H
 #define VGPU_OPS_CALL_H
@@ -8,13 +9,13 @@
 #include "machine/warp.h"
 
 struct call {
-    const struct ptx_function *function;
+    const struct ptx_function *function; /* NULL: the one whose address a register has */
     const struct ptx_variable **arguments, **results; /* the caller's */
     uint32_t argument_count, result_count;
 };
 
-/* vprintf and __assertfail; NULL: none of them. */
-op_function *call_of_runtime(const char *name);
+op_function run_vprintf, run_assertfail; /* print.c */
+op_function run_malloc, run_free;        /* heap.c */
 
 /* Reads or writes `bytes` (1, 2, 4 or 8) of each lane; returns the lanes that are poisoned. */
 uint32_t thread_memory(struct warp *warp, const struct op *op, uint32_t lanes, int space,

@@ -10,6 +10,7 @@
 
 #include <string.h>
 
+#include "memory/memory.h"
 #include "race/clock.h"
 #include "report/finding.h"
 
@@ -31,8 +32,8 @@ static void run_brx(struct warp *warp, const struct op *op, uint32_t mask) {
     memcpy(indices, row32(warp, op->a), sizeof indices);
     const uint32_t poison = poison_of(warp, op->a) & mask;
     if (poison != 0) {
-        report(warp, op, FINDING_UNINITIALISED_BRANCH, poison, NULL,
-               "the target of brx.idx depends on uninitialised memory");
+        report_uninitialised(warp, op, FINDING_UNINITIALISED_BRANCH, poison, NULL,
+                             "the target of brx.idx depends on uninitialised memory");
     }
     while (mask != 0) {
         const uint32_t index = indices[__builtin_ctz(mask)];

@@ -290,6 +290,15 @@ static uint32_t register_row(struct decoder *decoder, uint32_t reg, enum ptx_typ
     return decoder->places[reg];
 }
 
+static uint32_t function_row(struct decoder *decoder, const char *name, uint32_t width) {
+    const struct ptx_function *function = module_function(decoder->module->ptx, name);
+    if (function == NULL || function->address == 0 || width != 8) {
+        decode_fail(decoder, "the address of %.100s, which has no body here or is not known", name);
+        return 0;
+    }
+    return decode_constant(decoder, function->address, width);
+}
+
 uint32_t decode_source(struct decoder *decoder, const struct ptx_operand *operand,
                        enum ptx_type type) {
     const uint32_t width = decode_lane_bytes(type);
@@ -314,9 +323,7 @@ uint32_t decode_source(struct decoder *decoder, const struct ptx_operand *operan
         }
         return decode_constant(decoder, operand->variable->address + (uint64_t)operand->value,
                                width);
-    case PTX_OPERAND_FUNCTION:
-        decode_fail(decoder, "the address of %.100s, a function or not known", operand->name);
-        return 0;
+    case PTX_OPERAND_FUNCTION: return function_row(decoder, operand->name, width);
     default: decode_fail(decoder, "an operand that is no value"); return 0;
     }
 }

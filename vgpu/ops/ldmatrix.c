@@ -164,8 +164,8 @@ static bool row_access(struct warp *warp, const struct op *op, uint32_t mask, en
     }
     const uint32_t poison = poison_of(warp, op->a) & access->mask;
     if (poison != 0) {
-        report(warp, op, FINDING_UNINITIALISED, poison, NULL,
-               "the address of %s comes from uninitialised memory", op->in->opcode);
+        report_uninitialised(warp, op, FINDING_UNINITIALISED, poison, NULL,
+                             "the address of %s comes from uninitialised memory", op->in->opcode);
     }
     access->mask &= ~(local | outside);
     return access->mask != 0;

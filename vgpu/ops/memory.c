@@ -147,10 +147,29 @@ static void begin(struct access *access, const struct transfer_form *form, enum 
     access->narrow = (form->order & ORDER_WIDE) == 0;
 }
 
+/* Nothing but __syncwarp keeps the lanes of a warp in step: under the random order some of them
+ * come to a volatile access later. Returns the others. */
+static uint32_t leave_behind(struct warp *warp, uint32_t mask) {
+    struct cluster *cluster = warp->cta->cluster;
+    if (cluster->launch->async != VGPU_ASYNC_RANDOM || cluster_random(cluster) % 4 != 0) {
+        return mask;
+    }
+    const uint32_t late = mask & (uint32_t)cluster_random(cluster);
+    if (late == 0 || late == mask) {
+        return mask;
+    }
+    warp_lag(warp, late);
+    return mask & ~late;
+}
+
 static void run_load(struct warp *warp, const struct op *op, uint32_t mask) {
     const struct transfer_form *form = op->extra;
     struct access access;
+    if ((op->flags & OP_VOLATILE) != 0) {
+        mask = leave_behind(warp, mask);
+    }
     begin(&access, form, ACCESS_READ);
+    access.strong = form->strong || (op->flags & OP_SEEDS_CAS) != 0;
     memory_addresses(warp, op, &access, op->a, form->narrow, op->imm, mask);
     if (form->strong) {
         warp->cta->cluster->polls += form->space == PTX_GLOBAL || form->space == SPACE_GENERIC;
@@ -244,6 +263,9 @@ static void look_for_collisions(struct warp *warp, const struct op *op,
 static void run_store(struct warp *warp, const struct op *op, uint32_t mask) {
     const struct transfer_form *form = op->extra;
     struct access access;
+    if ((op->flags & OP_VOLATILE) != 0) {
+        mask = leave_behind(warp, mask);
+    }
     begin(&access, form, ACCESS_WRITE);
     for (uint32_t i = 0; i < form->count; i++) {
         access.poison[i] = poison_of(warp, form->rows[i]);
@@ -390,6 +412,9 @@ static bool decode_transfer(struct decoder *decoder, const struct ptx_instructio
     op->run = load ? run_load : run_store;
     op->changes = load ? NULL : store_changes;
     op->flags = OP_OWN_POISON;
+    if (ptx_has(in, "volatile") && (form->space == PTX_SHARED || form->space == SPACE_GENERIC)) {
+        op->flags |= OP_VOLATILE | OP_CONTROL;
+    }
     return decode_rows(decoder, form, value, type, load) &&
            decode_address(decoder, address, &op->a, &form->narrow, &op->imm);
 }

@@ -16,6 +16,7 @@ decode_function decode_memory;  /* memory.c, atomic.c, address.c */
 decode_function decode_warp;    /* warp.c */
 decode_function decode_control; /* control.c, barrier.c, call.c */
 decode_function decode_matrix;  /* ldmatrix.c, mma.c, wmma.c */
+decode_function decode_texture, decode_surface;
 
 /* Lanes of the warp have exited: completes barriers that waited for them only. */
 void barriers_exit(struct warp *warp, uint32_t lanes);

@@ -178,7 +178,7 @@ static uint32_t print_lane(struct printer *p, const char *format) {
     return conversions;
 }
 
-static void run_vprintf(struct warp *warp, const struct op *op, uint32_t mask) {
+void run_vprintf(struct warp *warp, const struct op *op, uint32_t mask) {
     const struct call *call = op->extra;
     unsigned char results[LANES][8] = {{0}};
     uint64_t addresses[LANES] = {0};
@@ -201,7 +201,7 @@ static void run_vprintf(struct warp *warp, const struct op *op, uint32_t mask) {
 
 /* ---- __assertfail ---- */
 
-static void run_assertfail(struct warp *warp, const struct op *op, uint32_t mask) {
+void run_assertfail(struct warp *warp, const struct op *op, uint32_t mask) {
     const struct reader reader = {warp, op, (uint32_t)__builtin_ctz(mask)};
     char message[256], file[256], function[256];
     read_string(&reader, argument(&reader, 0), message, sizeof message);
@@ -210,11 +210,4 @@ static void run_assertfail(struct warp *warp, const struct op *op, uint32_t mask
     report(warp, op, FINDING_ASSERT, mask, NULL, "%s:%u: %s: assertion `%s` failed", file,
            (uint32_t)argument(&reader, 2), function, message);
     cluster_stop(warp->cta->cluster);
-}
-
-op_function *call_of_runtime(const char *name) {
-    if (strcmp(name, "vprintf") == 0) {
-        return run_vprintf;
-    }
-    return strcmp(name, "__assertfail") == 0 ? run_assertfail : NULL;
 }

@@ -70,8 +70,8 @@ static bool find_lines(struct warp *warp, const struct op *op, uint32_t mask, ui
                "lanes disagree on the address or the stride of wmma");
     }
     if (((poison_of(warp, op->a) | (form->stride ? poison_of(warp, form->stride) : 0)) & mask)) {
-        report(warp, op, FINDING_UNINITIALISED, mask, NULL,
-               "the address or the stride of wmma comes from uninitialised memory");
+        report_uninitialised(warp, op, FINDING_UNINITIALISED, mask, NULL,
+                             "the address or the stride of wmma comes from uninitialised memory");
     }
     *base = address[lead];
     *step = stride[lead] * matrix_bits(form->type) / 8;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * initialiser.c - the values of variables: {1, 2, {3, 4}} as bytes.
+ * initialiser.c - the values of variables: {1, 2, {3, 4}} as bytes, and the addresses among them.
  *
  * Invariant: what is not written is zero, and nothing is written beyond the variable.
  */
@@ -68,11 +68,64 @@ static void reach(struct parser *p, const struct token *at, uint64_t bytes) {
     }
 }
 
+/* f, x + 8, generic(x). */
+static struct ptx_reference parse_symbol(struct parser *p) {
+    const bool generic = take_word(p, "generic");
+    if (generic) {
+        expect_sign(p, '(', "after generic");
+    }
+    const struct binding *binding =
+        p->token.kind == TOKEN_NAME ? scope_find(p, symbol_of(p, &p->token)) : NULL;
+    const bool is_variable =
+        binding && binding->kind == BOUND_VARIABLE &&
+        (binding->variable->space == PTX_GLOBAL || binding->variable->space == PTX_CONST);
+    if (!is_variable && !(binding && binding->kind == BOUND_FUNCTION)) {
+        fail_expected(p, "a number, or a function or variable that is declared");
+    }
+    struct ptx_reference reference = {.variable = binding->variable, .function = binding->function};
+    next_token(p);
+    if (generic) {
+        expect_sign(p, ')', "after the argument of generic");
+    }
+    reference.addend = parse_offset(p);
+    return reference;
+}
+
+/* An address, or 0xFF00(x): the byte of it that the mask selects. */
+static void parse_reference(struct parser *p, const struct filling *filling, uint64_t element) {
+    const struct token at = p->token;
+    const bool masked = at.kind == TOKEN_INTEGER;
+    if (masked) {
+        next_token(p);
+        next_token(p);
+    }
+    struct ptx_reference reference = parse_symbol(p);
+    reference.bytes = ptx_type_size(filling->type);
+    reference.at = element * reference.bytes;
+    if (masked) {
+        expect_sign(p, ')', "after the argument of a mask");
+        reference.shift = at.value ? (uint32_t)__builtin_ctzll(at.value) : 0;
+    }
+    if (masked ? reference.bytes != 1 || at.value != UINT64_C(0xff) << reference.shift
+               : reference.bytes != 8) {
+        fail_at(p, &at, "expected an address in 64 bits, or one byte of it");
+    }
+    reach(p, &at, reference.at + reference.bytes);
+    *(struct ptx_reference *)vector_push(p, &p->addresses, sizeof reference) = reference;
+}
+
+static bool starts_reference(const struct parser *p) {
+    return p->token.kind == TOKEN_NAME
+               ? !starts_constant(&p->token)
+               : p->token.kind == TOKEN_INTEGER && p->cursor[strspn(p->cursor, " \t")] == '(';
+}
+
 static void parse_value(struct parser *p, const struct filling *filling, uint64_t element) {
     const struct token at = p->token;
     const uint32_t bytes = ptx_type_size(filling->type);
-    if (at.kind == TOKEN_NAME && !starts_constant(&at)) {
-        fail_expected(p, "a number (addresses as values are not supported)");
+    if (starts_reference(p)) {
+        parse_reference(p, filling, element);
+        return;
     }
     const struct constant constant = parse_constant(p);
     const uint64_t bits = value_bits(p, &at, &constant, filling->type);
@@ -117,6 +170,7 @@ void parse_initialiser(struct parser *p, struct ptx_variable *variable, const ui
     const struct filling filling = {variable->type, dimensions, dimension_count};
     const struct token at = p->token;
     p->bytes.count = 0;
+    p->addresses.count = 0;
     if (dimension_count > 0) {
         parse_values(p, &filling, 0, 0);
     } else {
@@ -139,4 +193,6 @@ void parse_initialiser(struct parser *p, struct ptx_variable *variable, const ui
         memcpy(init, p->bytes.items, p->bytes.count);
     }
     variable->init = init;
+    variable->references =
+        vector_take(p, &p->addresses, 0, sizeof(struct ptx_reference), &variable->reference_count);
 }

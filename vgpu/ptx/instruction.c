@@ -113,8 +113,7 @@ static uint32_t parse_predicate(struct parser *p, const char *what) {
     return binding->number;
 }
 
-/* + 8, - 8 or +-8 after a name. */
-static int64_t parse_offset(struct parser *p) {
+int64_t parse_offset(struct parser *p) {
     const struct token at = p->token;
     if (take_sign(p, '+')) {
         if (!starts_constant(&p->token)) {

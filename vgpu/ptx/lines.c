@@ -158,6 +158,30 @@ static const char *function_name(struct parser *p, const struct place *place) {
     return name;
 }
 
+/* /usr/local/cuda-13.0/targets/x86_64-linux/include/cuda_bf16.hpp and the like; Triton's and
+ * numba's own files, and toolkits, in packages of Python; what the compiler put in has a name in
+ * brackets. */
+static bool is_library(const char *file) {
+    static const char *const FOLDERS[] = {"/cuda/include/", "/cuda/bin/", "/targets/", "/nvidia/"};
+    const char *cuda = strstr(file, "/cuda-");
+    bool found = file[0] == '<' || strncmp(file, "/usr/include/", 13) == 0 ||
+                 strncmp(file, "/usr/lib/", 9) == 0 || strstr(file, "/site-packages/") != NULL ||
+                 (cuda != NULL && strstr(cuda, "/include/") != NULL);
+    for (size_t i = 0; !found && i < sizeof FOLDERS / sizeof *FOLDERS; i++) {
+        const char *folder = strstr(file, FOLDERS[i]);
+        found = folder != NULL && strstr(folder, "/include/") != NULL;
+    }
+    return found;
+}
+
+uint32_t ptx_user_location(const struct ptx_module *module, uint32_t index) {
+    uint32_t at = index;
+    while (at != 0 && module->locations[at].library) {
+        at = module->locations[at].inlined_at;
+    }
+    return at != 0 ? at : index;
+}
+
 void finish_lines(struct parser *p) {
     const struct place *places = p->places.items;
     const size_t count = p->places.count;
@@ -170,6 +194,7 @@ void finish_lines(struct parser *p) {
             .column = places[i].column,
             .function = function_name(p, &places[i]),
             .inlined_at = places[i].inlined_at,
+            .library = is_library(file_name(p, &places[i])),
         };
     }
     p->module->locations = locations;

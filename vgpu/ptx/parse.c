@@ -373,9 +373,9 @@ static struct ptx_module *parse_text(const char *text, size_t size, bool skips,
         return NULL;
     }
     const bool parsed = parse(&p);
-    const struct vector all[] = {p.functions,  p.variables, p.aliases,   p.places,
-                                 p.strings,    p.bytes,     p.registers, p.locals,
-                                 p.references, p.parts,     p.code};
+    const struct vector all[] = {p.functions, p.variables,  p.aliases,   p.places,
+                                 p.strings,   p.bytes,      p.addresses, p.registers,
+                                 p.locals,    p.references, p.parts,     p.code};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         free(all[i].items);
     }

@@ -139,6 +139,7 @@ struct parser {
     struct vector strings;      /* char: the bytes of .debug_str */
     uint64_t name_bytes;        /* of inlined functions, so far */
     struct vector bytes;        /* of the initialiser that is being read */
+    struct vector addresses;    /* struct ptx_reference: likewise */
     /* of the current function */
     uint32_t function_number;           /* counted from 1 */
     uint32_t body_depth;                /* of the scope around its body */
@@ -214,6 +215,7 @@ uint32_t float_bits(uint64_t double_bits);
 /* ---- the others; parse_ are called after the word that names them ---- */
 
 void parse_instruction(struct parser *p);
+int64_t parse_offset(struct parser *p); /* + 8, - 8 or +-8 after a name; 0: none */
 /* After `label:`, where .branchtargets, .calltargets or .callprototype stands. */
 void parse_targets(struct parser *p, const struct token *label);
 

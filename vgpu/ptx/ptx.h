@@ -50,6 +50,7 @@ enum ptx_type {
 
 /* "f32" -> PTX_F32; PTX_NONE: no type. */
 enum ptx_type ptx_type_named(const char *name);
+const char *ptx_type_name(enum ptx_type type);
 /* Bytes of one value: 1 to 16; PTX_PRED and PTX_NONE: 0. */
 uint32_t ptx_type_size(enum ptx_type type);
 
@@ -61,6 +62,15 @@ struct ptx_register {
     enum ptx_type type;
 };
 
+/* A value of a variable that is an address, or a byte of one: {f, generic(x) + 8, 0xFF00(x)}. */
+struct ptx_reference {
+    uint64_t at;           /* where in the variable */
+    uint32_t bytes, shift; /* how many of the address, from which bit on */
+    int64_t addend;
+    const struct ptx_variable *variable; /* what it is the address of, or NULL */
+    const struct ptx_function *function; /* likewise */
+};
+
 struct ptx_variable {
     const char *name;
     enum ptx_space space;
@@ -69,6 +79,8 @@ struct ptx_variable {
     uint64_t size;             /* bytes; 0: an array without a size (dynamic shared memory) */
     bool external;             /* .extern */
     const unsigned char *init; /* size bytes, or NULL: zeros. Space const and global only */
+    const struct ptx_reference *references; /* for the loader to put into init */
+    uint32_t reference_count;
     uint32_t line;
     uint64_t address; /* for the loader, not for the parser: where it was put */
 };
@@ -107,6 +119,7 @@ struct ptx_location {
     uint32_t line, column;
     const char *function; /* of the code at this line where it was inlined, else NULL */
     uint32_t inlined_at;  /* index into the module's locations; 0: not inlined */
+    bool library;         /* the file is a header of the toolkit or of the system */
 };
 
 enum { PTX_MAX_MODIFIERS = 16, PTX_MAX_OPERANDS = 12 };
@@ -129,6 +142,7 @@ struct ptx_function {
     bool entry;    /* .entry, else .func */
     bool external; /* a declaration without a body (vprintf) */
     uint32_t line;
+    uint64_t address;             /* for the loader: what a pointer to it is */
     struct ptx_variable **params; /* space PTX_PARAM, address = offset in the parameter block */
     uint32_t param_count;
     uint32_t param_bytes;
@@ -176,6 +190,10 @@ struct ptx_module *ptx_parse_known(const char *text, size_t size, struct ptx_err
 #define PTX_UNKNOWN "unknown"
 void ptx_free(struct ptx_module *module);
 
+/* The innermost location outside of such headers, of the chain that begins at `index`; without one
+ * index. */
+uint32_t ptx_user_location(const struct ptx_module *module, uint32_t index);
+
 /* The line of the text at fault with a caret below the column, as two lines; for messages. */
 size_t ptx_caret(const char *text, size_t size, uint32_t line, uint32_t column, char *buffer,
                  size_t buffer_size);
@@ -184,5 +202,14 @@ size_t ptx_caret(const char *text, size_t size, uint32_t line, uint32_t column, 
 bool ptx_has(const struct ptx_instruction *in, const char *modifier);
 /* The index-th modifier that is a type (from 0); PTX_NONE: there are fewer. */
 enum ptx_type ptx_modifier_type(const struct ptx_instruction *in, uint32_t index);
+
+/* flow.c: marks has a flag for each register of the function.
+ * Marks the registers of an operand; true: some were not marked yet. */
+bool ptx_mark(const struct ptx_operand *operand, bool *marks);
+/* Whether the instruction's result is a marked register. */
+bool ptx_writes(const struct ptx_instruction *in, const bool *marks);
+/* Marks also what the marked registers are computed from, by instructions that `passes` accepts. */
+void ptx_trace(const struct ptx_function *f, bool *marks,
+               bool (*passes)(const struct ptx_instruction *in));
 
 #endif /* VGPU_PTX_PTX_H */

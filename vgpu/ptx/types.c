@@ -33,6 +33,10 @@ enum ptx_type ptx_type_named(const char *name) {
     return PTX_NONE;
 }
 
+const char *ptx_type_name(enum ptx_type type) {
+    return TYPES[type].name;
+}
+
 uint32_t ptx_type_size(enum ptx_type type) {
     return TYPES[type].size;
 }

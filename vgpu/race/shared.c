@@ -62,12 +62,21 @@ static uint32_t lane_at(uint32_t lane, uint32_t i, uint32_t lane_shift) {
     return lane < LANES ? lane + (i >> lane_shift) : lane;
 }
 
+/* Two strong accesses by lanes of one warp, both of them in step now: volatile ones do not order
+ * lanes; atomics need no order, nor does a lane that waits for another one. */
+static bool are_in_step(const struct race *race, uint32_t who, uint32_t other_lane) {
+    const struct op *other = op_of_id(race->memory->cluster, who & WHO_OP);
+    const uint32_t active = race->warp->active;
+    return other != NULL && (other->flags & race->op->flags & OP_VOLATILE) != 0 &&
+           (other_lane < LANES ? (active >> other_lane & 1) != 0 : (active & (active - 1)) != 0);
+}
+
 /* Is the other access, of a lane of the same warp, in need of __syncwarp? */
 static bool is_unsynced(const struct race *race, uint32_t stamp, uint32_t who, uint32_t other_lane,
                         uint32_t lane, bool other_strong) {
     return stamp >= race->sync && lane != LANE_ENGINE && other_lane != LANE_ENGINE &&
            (other_lane != lane || other_lane == LANE_SEVERAL) && (who & WHO_OP) != race->op_id &&
-           !(other_strong && race->strong);
+           (!(other_strong && race->strong) || are_in_step(race, who, other_lane));
 }
 
 /* A plain store over another one: does it leave what it finds? */
@@ -151,7 +160,7 @@ static void check_reads_of(struct race *race, uint32_t slot, uint32_t cell, uint
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t who = whos[i], mine = lane_at(lane, i, lane_shift);
         const bool strong = (who & WHO_STRONG) != 0;
-        if (stamps[i] <= bound || (strong && race->strong) ||
+        if (stamps[i] <= bound || (!own && strong && race->strong) ||
             (own && !is_unsynced(race, stamps[i], who, who_lane(who), mine, strong))) {
             continue;
         }

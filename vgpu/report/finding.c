@@ -100,12 +100,20 @@ static vgpu_place place_at(const struct ptx_location *location) {
 }
 
 void place_of(const struct ptx_module *ptx, const struct ptx_instruction *in, vgpu_place *place,
-              vgpu_place callers[4]) {
+              vgpu_place inner[VGPU_FRAMES], vgpu_place callers[VGPU_FRAMES]) {
     uint32_t index = in != NULL ? in->location : 0;
+    const uint32_t user = ptx_user_location(ptx, index);
     *place = (vgpu_place){0};
-    for (int depth = -1; index != 0 && index < ptx->location_count && depth < 4; depth++) {
+    vgpu_place *list = inner;
+    for (int depth = 0; index != 0 && index < ptx->location_count; depth++) {
         const struct ptx_location *location = &ptx->locations[index];
-        *(depth < 0 ? place : &callers[depth]) = place_at(location);
+        if (index == user) {
+            *place = place_at(location);
+            list = callers;
+            depth = -1;
+        } else if (list != NULL && depth < VGPU_FRAMES) {
+            list[depth] = place_at(location);
+        }
         index = location->inlined_at;
     }
 }
@@ -123,14 +131,15 @@ static bool place_matches(const vgpu_place *place, const struct suppression *rul
            (rule->line == 0 || rule->line == place->line);
 }
 
-/* The line itself, or any line that it was inlined into. */
+/* The line itself, or any line of the chain of inlined calls. */
 static bool rule_matches(const struct suppression *rule, const vgpu_finding *finding) {
     if (rule->kind != NULL && strcmp(rule->kind, finding->kind) != 0) {
         return false;
     }
     bool found = place_matches(&finding->place, rule);
-    for (int i = 0; i < 4; i++) {
-        found = found || place_matches(&finding->callers[i], rule);
+    for (int i = 0; i < VGPU_FRAMES; i++) {
+        found = found || place_matches(&finding->callers[i], rule) ||
+                place_matches(&finding->inner[i], rule);
     }
     return found;
 }
@@ -186,20 +195,27 @@ static bool same_place(const vgpu_place *a, const vgpu_place *b) {
                                                          strcmp(a->file, b->file) == 0));
 }
 
+/* Wherever the value was read: the first one is shown. */
+static bool is_uninitialised(enum finding_kind kind) {
+    return kind == FINDING_UNINITIALISED || kind == FINDING_UNINITIALISED_BRANCH;
+}
+
 /* The same line of the source, inlined at the same line; the same of the PTX where no other is
  * known. An unrolled loop is one line of the source and many of the PTX. */
-static bool same_finding(const vgpu_finding *a, const vgpu_finding *b) {
-    return same_place(&a->place, &b->place) && same_place(&a->callers[0], &b->callers[0]) &&
-           same_place(&a->other, &b->other) &&
-           (a->place.file != NULL || a->ptx_line == b->ptx_line) &&
-           (a->other.file != NULL || a->other_ptx_line == b->other_ptx_line) &&
-           strcmp(a->kernel, b->kernel) == 0;
+static bool same_finding(enum finding_kind kind, const vgpu_finding *a, const vgpu_finding *b) {
+    const bool same = same_place(&a->place, &b->place) && same_place(&a->inner[0], &b->inner[0]) &&
+                      same_place(&a->callers[0], &b->callers[0]) &&
+                      (a->place.file != NULL || a->ptx_line == b->ptx_line) &&
+                      strcmp(a->kernel, b->kernel) == 0;
+    return same && (is_uninitialised(kind) ||
+                    (same_place(&a->other, &b->other) &&
+                     (a->other.file != NULL || a->other_ptx_line == b->other_ptx_line)));
 }
 
 static struct record *find(const struct findings *findings, enum finding_kind kind,
                            const vgpu_finding *shown) {
     struct record *record = findings->buckets[bucket_of(kind, shown)];
-    while (record != NULL && (record->kind != kind || !same_finding(&record->shown, shown))) {
+    while (record != NULL && (record->kind != kind || !same_finding(kind, &record->shown, shown))) {
         record = record->next;
     }
     return record;
@@ -276,7 +292,7 @@ static void describe(vgpu_finding *shown, const struct warp *warp, const struct 
     shown->seed = cta->launch->seed;
     shown->async = cta->launch->async;
     shown->space = "";
-    place_of(ptx, op != NULL ? op->in : NULL, &shown->place, shown->callers);
+    place_of(ptx, op != NULL ? op->in : NULL, &shown->place, shown->inner, shown->callers);
     if (detail == NULL) {
         return;
     }
@@ -284,15 +300,29 @@ static void describe(vgpu_finding *shown, const struct warp *warp, const struct 
     shown->address = detail->address;
     shown->bytes = detail->bytes;
     if (detail->other != NULL) {
-        place_of(ptx, detail->other->in, &shown->other, shown->other_callers);
+        place_of(ptx, detail->other->in, &shown->other, shown->other_inner, shown->other_callers);
         shown->other_warp =
             detail->other_warp != NULL ? detail->other_warp->index : detail->other_warp_index;
     }
 }
 
+bool report_again(struct warp *warp, const struct op *op, enum finding_kind kind) {
+    const struct kernel *kernel = warp->cta->launch->kernel;
+    vgpu_finding shown = {.kernel = kernel->function->name, .ptx_line = op->in->line};
+    place_of(kernel->module->ptx, op->in, &shown.place, shown.inner, shown.callers);
+    struct record *record = find(warp->cta->cluster->findings, kind, &shown);
+    if (record != NULL) {
+        record->shown.count++;
+    }
+    return record != NULL;
+}
+
 void report(struct warp *warp, const struct op *op, enum finding_kind kind, uint32_t lanes,
             const struct finding_detail *detail, const char *format, ...) {
     const struct launch *launch = warp->cta->launch;
+    if (launch->quiet && (kind == FINDING_UNINITIALISED || kind == FINDING_UNINITIALISED_BRANCH)) {
+        return;
+    }
     struct findings *findings = warp->cta->cluster->findings;
     const struct ptx_function *function = launch->kernel->function;
     const struct op *other = detail != NULL ? detail->other : NULL;
@@ -340,7 +370,9 @@ static void keep_strings(struct arena *arena, vgpu_finding *shown) {
     shown->text = text != NULL ? text : "";
     keep_place(arena, &shown->place);
     keep_place(arena, &shown->other);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < VGPU_FRAMES; i++) {
+        keep_place(arena, &shown->inner[i]);
+        keep_place(arena, &shown->other_inner[i]);
         keep_place(arena, &shown->callers[i]);
         keep_place(arena, &shown->other_callers[i]);
     }
@@ -414,7 +446,7 @@ void report_kernel(vgpu *gpu, const struct kernel *kernel, const struct ptx_inst
                           .seed = gpu->config.seed,
                           .async = gpu->config.async,
                           .text = text};
-    place_of(kernel->module->ptx, in, &shown.place, shown.callers);
+    place_of(kernel->module->ptx, in, &shown.place, shown.inner, shown.callers);
     if (!is_suppressed(gpu, &shown)) {
         gpu->findings->kinds |= 1ULL << kind;
         merge_one(gpu, kind, &shown);

@@ -72,6 +72,8 @@ struct finding_detail {
 void report(struct warp *warp, const struct op *op, enum finding_kind kind, uint32_t lanes,
             const struct finding_detail *detail, const char *format, ...)
     __attribute__((format(printf, 6, 7)));
+/* Counts one more of an uninitialised value that was reported at this op; false: it was not. */
+bool report_again(struct warp *warp, const struct op *op, enum finding_kind kind);
 /* For what has no warp: a whole kernel (static findings). */
 void report_kernel(vgpu *gpu, const struct kernel *kernel, const struct ptx_instruction *in,
                    enum finding_kind kind, const char *format, ...)

@@ -57,17 +57,18 @@ static void put_place(FILE *out, const vgpu_place *place) {
     put_member(out, "file", place->file);
     fprintf(out, ", \"line\": %" PRIu32 ", \"column\": %" PRIu32, place->line, place->column);
     if (place->function != NULL) {
+        char name[256];
         fprintf(out, ", ");
-        put_member(out, "function", place->function);
+        put_member(out, "function", vgpu_readable_name(place->function, name, sizeof name));
     }
     fprintf(out, "}");
 }
 
-static void put_callers(FILE *out, const vgpu_place callers[4]) {
-    fprintf(out, ",\n     \"inlined_at\": [");
-    for (int i = 0; i < 4 && callers[i].file != NULL; i++) {
+static void put_places(FILE *out, const char *name, const vgpu_place places[VGPU_FRAMES]) {
+    fprintf(out, ",\n     \"%s\": [", name);
+    for (int i = 0; i < VGPU_FRAMES && places[i].file != NULL; i++) {
         fprintf(out, i > 0 ? ", " : "");
-        put_place(out, &callers[i]);
+        put_place(out, &places[i]);
     }
     fprintf(out, "]");
 }
@@ -79,15 +80,19 @@ static void put_other(FILE *out, const vgpu_finding *finding) {
         fprintf(out, ", \"place\": ");
         put_place(out, &finding->other);
     }
-    put_callers(out, finding->other_callers);
+    put_places(out, "inlined", finding->other_inner);
+    put_places(out, "inlined_at", finding->other_callers);
     fprintf(out, "}");
 }
 
 static void put_finding(FILE *out, const vgpu_finding *finding) {
+    char name[256];
     fprintf(out, "    {");
     put_member(out, "kind", finding->kind);
     fprintf(out, ", \"severity\": \"%s\", ", severity_name(finding->severity));
     put_member(out, "kernel", finding->kernel);
+    fprintf(out, ", ");
+    put_member(out, "demangled", vgpu_readable_name(finding->kernel, name, sizeof name));
     fprintf(out, ",\n     ");
     put_member(out, "text", finding->text);
     fprintf(out, ",\n     \"ptx_line\": %" PRIu32, finding->ptx_line);
@@ -95,7 +100,8 @@ static void put_finding(FILE *out, const vgpu_finding *finding) {
         fprintf(out, ", \"place\": ");
         put_place(out, &finding->place);
     }
-    put_callers(out, finding->callers);
+    put_places(out, "inlined", finding->inner);
+    put_places(out, "inlined_at", finding->callers);
     fprintf(out, ",\n     \"cta\": [%" PRIu32 ", %" PRIu32 ", %" PRIu32 "], \"warp\": %" PRIu32,
             finding->cta[0], finding->cta[1], finding->cta[2], finding->warp);
     fprintf(out, ", \"lanes\": %" PRIu32, finding->lanes);
@@ -217,13 +223,16 @@ static void put_physical(FILE *out, const vgpu_place *place) {
 }
 
 static void put_location(FILE *out, const vgpu_finding *finding) {
+    char name[256];
     fprintf(out, "          \"locations\": [{");
     if (finding->place.file != NULL) {
         put_physical(out, &finding->place);
         fprintf(out, ", ");
     }
     fprintf(out, "\"logicalLocations\": [{\"kind\": \"function\", ");
-    put_member(out, "fullyQualifiedName", finding->kernel);
+    put_member(out, "fullyQualifiedName", vgpu_readable_name(finding->kernel, name, sizeof name));
+    fprintf(out, ", ");
+    put_member(out, "decoratedName", finding->kernel);
     fprintf(out, "}]}],\n");
 }
 
@@ -236,18 +245,27 @@ static void put_related(FILE *out, const vgpu_place *place, const char *message,
     (*id)++;
 }
 
+static void put_related_places(FILE *out, const vgpu_place places[VGPU_FRAMES], const char *message,
+                               uint32_t *id) {
+    for (int i = 0; i < VGPU_FRAMES && places[i].file != NULL; i++) {
+        put_related(out, &places[i], message, id);
+    }
+}
+
 static void put_related_all(FILE *out, const vgpu_finding *finding) {
     uint32_t id = 0;
+    char message[64];
     fprintf(out, "          \"relatedLocations\": [");
-    for (int i = 0; i < 4 && finding->callers[i].file != NULL; i++) {
-        put_related(out, &finding->callers[i], "inlined here", &id);
-    }
+    put_related_places(out, finding->inner, "inlined from here", &id);
+    put_related_places(out, finding->callers, "inlined here", &id);
     if (finding->other.file != NULL) {
-        put_related(out, &finding->other, "the other access", &id);
+        snprintf(message, sizeof message, "the %s", other_access(finding));
+        put_related(out, &finding->other, message, &id);
     }
-    for (int i = 0; i < 4 && finding->other_callers[i].file != NULL; i++) {
-        put_related(out, &finding->other_callers[i], "the other access was inlined here", &id);
-    }
+    snprintf(message, sizeof message, "the %s was inlined from here", other_access(finding));
+    put_related_places(out, finding->other_inner, message, &id);
+    snprintf(message, sizeof message, "the %s was inlined here", other_access(finding));
+    put_related_places(out, finding->other_callers, message, &id);
     fprintf(out, "],\n");
 }
 

@@ -368,7 +368,7 @@ static void merge_function(vgpu *gpu, const struct cluster *cluster,
         if (strcmp(in->opcode, "call") == 0) { /* what vprintf reads of its strings, byte by byte */
             continue;
         }
-        const uint32_t location = in->location;
+        const uint32_t location = ptx_user_location(entry->module->ptx, in->location);
         struct perf_line wanted = {
             .kernel = entry->function->name, .opcode = in->opcode, .ptx_line = in->line};
         if (location != 0 && location < entry->module->ptx->location_count) {

@@ -45,9 +45,9 @@ const char *finding_meaning(enum finding_kind kind);
 /* The kinds found since the last call, as bits; the driver turns them into an error code. */
 uint64_t findings_take_kinds(vgpu *gpu);
 
-/* Where an instruction comes from: the place and up to four callers. */
+/* Where an instruction comes from, as in struct vgpu_finding. inner and callers may be NULL. */
 void place_of(const struct ptx_module *ptx, const struct ptx_instruction *in, vgpu_place *place,
-              vgpu_place callers[4]);
+              vgpu_place inner[VGPU_FRAMES], vgpu_place callers[VGPU_FRAMES]);
 
 struct suppression {
     struct suppression *next;

@@ -8,6 +8,7 @@
 #include "report/report.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 const char *severity_name(vgpu_severity severity) {
     return severity == VGPU_ERROR ? "error" : severity == VGPU_WARNING ? "warning" : "note";
@@ -44,25 +45,43 @@ static void print_place(FILE *out, const vgpu_place *place, uint32_t ptx_line) {
     }
 }
 
-static void print_callers(FILE *out, const char *indent, const vgpu_place *inner,
-                          const vgpu_place callers[4]) {
-    for (int i = 0; i < 4 && callers[i].file != NULL; i++) {
+static void print_function(FILE *out, const char *before, const vgpu_place *place,
+                           const char *after) {
+    char name[256];
+    if (place->function != NULL) {
+        fprintf(out, "%s%s%s", before, vgpu_readable_name(place->function, name, sizeof name),
+                after);
+    }
+}
+
+/* The chain of inlined calls around `place`, from the innermost line on. */
+static void print_chain(FILE *out, const char *indent, const vgpu_place *place,
+                        const vgpu_place inner[VGPU_FRAMES],
+                        const vgpu_place callers[VGPU_FRAMES]) {
+    for (int i = 0; i < VGPU_FRAMES && inner[i].file != NULL; i++) {
+        fprintf(out, "%sat ", indent);
+        print_place(out, &inner[i], 0);
+        print_function(out, ", in ", &inner[i], "");
+        fprintf(out, "\n");
+    }
+    for (int i = 0; i < VGPU_FRAMES && callers[i].file != NULL; i++) {
         fprintf(out, "%s", indent);
-        if (inner->function != NULL) {
-            fprintf(out, "in %s, ", inner->function);
-        }
+        print_function(out, "in ", i == 0 ? place : &callers[i - 1], ", ");
         fprintf(out, "inlined at ");
         print_place(out, &callers[i], 0);
         fprintf(out, "\n");
-        inner = &callers[i];
     }
+}
+
+const char *other_access(const vgpu_finding *finding) {
+    return strncmp(finding->kind, "uninit", 6) == 0 ? "read" : "other access";
 }
 
 static void print_finding(FILE *out, const vgpu_finding *finding) {
     char kernel[256];
     print_place(out, &finding->place, finding->ptx_line);
     fprintf(out, ": %s: %s: %s\n", severity_name(finding->severity), finding->kind, finding->text);
-    print_callers(out, "    ", &finding->place, finding->callers);
+    print_chain(out, "    ", &finding->place, finding->inner, finding->callers);
     fprintf(out, "    in kernel %s, PTX line %" PRIu32,
             vgpu_readable_name(finding->kernel, kernel, sizeof kernel), finding->ptx_line);
     if (finding->lanes != 0) {
@@ -76,11 +95,11 @@ static void print_finding(FILE *out, const vgpu_finding *finding) {
                 finding->space, finding->address);
     }
     if (finding->other_ptx_line != 0) {
-        fprintf(out, "    other access at ");
+        fprintf(out, "    %s at ", other_access(finding));
         print_place(out, &finding->other, finding->other_ptx_line);
         fprintf(out, " by warp %" PRIu32 ", PTX line %" PRIu32 "\n", finding->other_warp,
                 finding->other_ptx_line);
-        print_callers(out, "        ", &finding->other, finding->other_callers);
+        print_chain(out, "        ", &finding->other, finding->other_inner, finding->other_callers);
     }
     if (finding->lanes != 0) {
         fprintf(out, "    %" PRIu64 " time%s; replay: async %s, seed %" PRIu64 "\n", finding->count,
@@ -110,11 +129,12 @@ void report_findings(const vgpu *gpu, FILE *out) {
 
 static void print_cost(FILE *out, const struct perf_line *line, const struct cost *cost,
                        const char *space, const char *unit) {
+    char kernel[256];
     fprintf(out, "  ");
     print_place(out, &line->place, line->ptx_line);
     fprintf(out, ": %s: %s memory: %.2f %s a request, %.2f needed (%" PRIu64 " requests) in %s\n",
             line->opcode, space, cost_each(cost->used, cost), unit, cost_each(cost->needed, cost),
-            cost->requests, line->kernel);
+            cost->requests, vgpu_readable_name(line->kernel, kernel, sizeof kernel));
 }
 
 uint64_t report_global_requests(const vgpu *gpu) {

@@ -14,6 +14,9 @@ void report_sarif(const vgpu *gpu, FILE *out);
 const char *severity_name(vgpu_severity severity); /* "error", "warning", "note": SARIF's words */
 const char *async_name(vgpu_async async);
 
+/* What finding->other is, in words: "other access", "read". */
+const char *other_access(const vgpu_finding *finding);
+
 /* Findings of a severity, those that were not kept included. */
 uint64_t report_count(const vgpu *gpu, vgpu_severity severity);
 

@@ -170,17 +170,22 @@ RT int cudaDeviceDisablePeerAccess(int peer) {
     return rt_keep(RT_INVALID_DEVICE);
 }
 
-/* ---- settings: kept, without effect ---------------------------------------------------------- */
+/* ---- settings: kept; but for the size of the heap without effect ----------------------------- */
 
-enum { LIMITS = 8 };
+enum { LIMIT_HEAP = 2, LIMITS = 8 };
+/* Stack, printf, heap, ... */
 static size_t limits[LIMITS] = {1024, 1 << 20, 8 << 20, 2, 2048, 128, 0, 0};
 
 RT int cudaDeviceSetLimit(int which, size_t value) {
     if (which < 0 || which >= LIMITS) {
         return rt_keep(RT_INVALID_VALUE);
     }
+    const int code = check_device(0);
     limits[which] = value;
-    return check_device(0);
+    if (code == RT_SUCCESS && which == LIMIT_HEAP) {
+        vgpu_set_heap(vgpu_driver_gpu(), value);
+    }
+    return code;
 }
 
 RT int cudaDeviceGetLimit(size_t *value, int which) {
@@ -243,6 +248,41 @@ RT int cudaMemPoolDestroy(void *pool) {
 
 RT int cudaMemPoolTrimTo(void *pool, size_t bytes) {
     (void)pool, (void)bytes;
+    return check_device(0);
+}
+
+RT int cudaDeviceGraphMemTrim(int device) {
+    return check_device(device);
+}
+
+/* Memory of graphs is memory as any other: what is used, now and at most, and reserved. */
+RT int cudaDeviceGetGraphMemAttribute(int device, int which, void *value) {
+    size_t available = 0, total = 0;
+    const int code = value != NULL ? check_device(device) : RT_INVALID_VALUE;
+    (void)which;
+    if (code == RT_SUCCESS) {
+        rt_driver.cuMemGetInfo(&available, &total);
+        const uint64_t used = total - available;
+        memcpy(value, &used, sizeof used);
+    }
+    return rt_keep(code);
+}
+
+RT int cudaDeviceSetGraphMemAttribute(int device, int which, void *value) {
+    (void)which, (void)value;
+    return check_device(device);
+}
+
+RT int cudaDeviceGetDefaultMemPool(void **pool, int device);
+
+RT int cudaMemGetDefaultMemPool(void **pool, const void *location, int type) {
+    (void)location, (void)type;
+    return cudaDeviceGetDefaultMemPool(pool, 0);
+}
+
+RT int cudaMemPoolGetAccess(int *flags, void *pool, const void *location) {
+    (void)pool, (void)location;
+    *flags = 3; /* read and write */
     return check_device(0);
 }
 

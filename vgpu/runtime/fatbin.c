@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "runtime/runtime.h"
+#include "runtime/zstd.h"
 
 struct fatbin_header {
     uint32_t magic;
@@ -28,8 +29,16 @@ struct entry_header {
     uint64_t decompressed_bytes;
 };
 
-enum { KIND_PTX = 1, FLAG_COMPRESSED = 0x2000 | 0x8000 /* LZ4, zstd */ };
+enum { KIND_PTX = 1, FLAG_LZ4 = 0x2000, FLAG_ZSTD = 0x8000, TEXT_MOST = 1 << 28 };
 #define FATBIN_MAGIC 0xBA55ED50U
+
+/* What was found so far: the best text, or why there is none. */
+struct search {
+    int sm;
+    char *ptx;
+    uint32_t arch; /* of the text; of one that the GPU does not run */
+    const char *trouble;
+};
 
 /* sm_90a alone runs .target sm_90a. */
 static bool runs(const char *ptx, uint32_t arch, int sm) {
@@ -40,7 +49,47 @@ static bool runs(const char *ptx, uint32_t arch, int sm) {
     return specific ? arch == (uint32_t)sm : arch <= (uint32_t)sm;
 }
 
+/* The text of an entry, for free(); NULL: `trouble` says why. */
+static char *text_of(const struct entry_header *entry, const unsigned char *image,
+                     const char **trouble) {
+    const bool compressed = (entry->flags & (FLAG_LZ4 | FLAG_ZSTD)) != 0;
+    const uint64_t bytes = compressed ? entry->decompressed_bytes : entry->padded_bytes;
+    if ((entry->flags & FLAG_LZ4) != 0 || bytes > TEXT_MOST) {
+        *trouble = "is compressed in a way that is not known: compile it by attest nvcc, or with "
+                   "nvcc -no-compress";
+        return NULL;
+    }
+    char *text = calloc(1, (size_t)bytes + 1);
+    if (text != NULL && !compressed) {
+        memcpy(text, image, (size_t)bytes);
+    } else if (text != NULL &&
+               !zstd_decode(image, entry->image_bytes, (unsigned char *)text, (size_t)bytes)) {
+        free(text);
+        *trouble = "cannot be decompressed: compile it by attest nvcc";
+        return NULL;
+    }
+    *trouble = text != NULL ? *trouble : "does not fit into memory";
+    return text;
+}
+
+static void look_at(struct search *search, const struct entry_header *entry,
+                    const unsigned char *image) {
+    if (entry->kind != KIND_PTX || (search->ptx != NULL && entry->arch < search->arch)) {
+        return;
+    }
+    char *text = text_of(entry, image, &search->trouble);
+    if (text == NULL || !runs(text, entry->arch, search->sm)) {
+        search->arch = search->ptx == NULL ? entry->arch : search->arch;
+        free(text);
+        return;
+    }
+    free(search->ptx);
+    search->ptx = text;
+    search->arch = entry->arch;
+}
+
 char *fatbin_ptx(const void *fatbin, int sm, char *why, size_t why_size) {
+    struct search search = {.sm = sm};
     struct fatbin_header header;
     memcpy(&header, fatbin, sizeof header);
     if (header.magic != FATBIN_MAGIC) {
@@ -48,42 +97,22 @@ char *fatbin_ptx(const void *fatbin, int sm, char *why, size_t why_size) {
         return NULL;
     }
     const unsigned char *at = (const unsigned char *)fatbin + header.header_bytes;
-    const unsigned char *end = at + header.bytes, *best = NULL;
-    uint32_t best_arch = 0, other_arch = 0;
-    size_t best_bytes = 0;
-    bool compressed = false;
+    const unsigned char *end = at + header.bytes;
     while (at < end) {
         struct entry_header entry = {0};
         const size_t known = offsetof(struct entry_header, decompressed_bytes);
         memcpy(&entry, at, known);
-        const unsigned char *image = at + entry.header_bytes;
-        if (entry.kind == KIND_PTX && (entry.flags & FLAG_COMPRESSED) != 0) {
-            compressed = true;
-        } else if (entry.kind == KIND_PTX && !runs((const char *)image, entry.arch, sm)) {
-            other_arch = entry.arch;
-        } else if (entry.kind == KIND_PTX && entry.arch >= best_arch) {
-            best = image;
-            best_arch = entry.arch;
-            best_bytes = strnlen((const char *)image, (size_t)entry.padded_bytes);
-        }
-        at = image + entry.padded_bytes;
+        memcpy(&entry, at, entry.header_bytes < sizeof entry ? known : sizeof entry);
+        look_at(&search, &entry, at + entry.header_bytes);
+        at += entry.header_bytes + entry.padded_bytes;
     }
-    if (best != NULL) {
-        char *ptx = malloc(best_bytes + 1);
-        if (ptx != NULL) {
-            memcpy(ptx, best, best_bytes);
-            ptx[best_bytes] = '\0';
-        }
-        snprintf(why, why_size, "out of memory");
-        return ptx;
-    }
-    if (other_arch != 0) {
-        snprintf(why, why_size, "its PTX is for sm_%u, which an sm_%d does not run", other_arch,
+    if (search.ptx == NULL && search.trouble != NULL) {
+        snprintf(why, why_size, "its PTX %s", search.trouble);
+    } else if (search.ptx == NULL && search.arch != 0) {
+        snprintf(why, why_size, "its PTX is for sm_%u, which an sm_%d does not run", search.arch,
                  sm);
-    } else {
-        snprintf(why, why_size, "its PTX is %s: compile it by attest nvcc%s",
-                 compressed ? "compressed" : "missing",
-                 compressed ? ", or with nvcc -no-compress" : ", without -rdc=true");
+    } else if (search.ptx == NULL) {
+        snprintf(why, why_size, "its PTX is missing: compile it by attest nvcc, without -rdc=true");
     }
-    return NULL;
+    return search.ptx;
 }

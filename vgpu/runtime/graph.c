@@ -100,6 +100,24 @@ ADD_NODE(cudaGraphAddMemsetNode, fill(p, stream), const struct memset_node *p)
 ADD_NODE(cudaGraphAddHostNode, rt_driver.cuLaunchHostFunc(stream, p->function, p->data),
          const struct host_node *p)
 
+struct alloc_node { /* cudaMemAllocNodeParams */
+    unsigned char pool[88];
+    const void *accesses;
+    size_t access_count, bytes;
+    void *pointer;
+};
+static void record_event(void *event) {
+    cudaEventRecord(event, NULL);
+}
+
+ADD_NODE(cudaGraphAddMemAllocNode, cudaMallocAsync(&p->pointer, p->bytes, stream),
+         struct alloc_node *p)
+ADD_NODE(cudaGraphAddMemFreeNode, cudaFreeAsync(pointer, stream), void *pointer)
+ADD_NODE(cudaGraphAddEventRecordNode, rt_driver.cuLaunchHostFunc(stream, record_event, event),
+         void *event)
+/* What it waits for is done before. */
+ADD_NODE(cudaGraphAddEventWaitNode, rt_driver.cuLaunchHostFunc(stream, nothing, event), void *event)
+
 RT int cudaGraphAddEmptyNode(const void **node, void *graph, void *const *dependencies,
                              size_t count) {
     const struct host_node empty = {nothing, NULL};
@@ -109,6 +127,43 @@ RT int cudaGraphAddEmptyNode(const void **node, void *graph, void *const *depend
 RT int cudaGraphAddChildGraphNode(const void **node, void *graph, void *const *dependencies,
                                   size_t count, void *child) {
     AFTER_READY(rt_driver.cuGraphAddChildGraphNode(node, graph, dependencies, count, child));
+}
+
+struct any_node { /* cudaGraphNodeParams */
+    int type, reserved[3];
+    union {
+        int64_t bytes[29];
+        struct rt_kernel_node kernel;
+        struct {
+            int flags, reserved[3];
+            struct rt_copy_3d *copy; /* where it begins */
+        } copy;
+        struct memset_node fill;
+        struct host_node host;
+        struct alloc_node alloc;
+        void *handle; /* of a graph, an event, memory */
+    } of;
+    int64_t more;
+};
+
+RT int cudaGraphAddNode(const void **node, void *graph, void *const *dependencies,
+                        const void *edges, size_t count, struct any_node *p) {
+    enum { KERNEL, COPY, FILL, HOST, GRAPH, EMPTY, WAIT, RECORD, ALLOC = 10, FREE = 11 };
+    void *const *after = dependencies;
+    (void)edges;
+    switch (p != NULL ? p->type : -1) {
+    case KERNEL: return cudaGraphAddKernelNode(node, graph, after, count, &p->of.kernel);
+    case COPY: return cudaGraphAddMemcpyNode(node, graph, after, count, (void *)&p->of.copy.copy);
+    case FILL: return cudaGraphAddMemsetNode(node, graph, after, count, &p->of.fill);
+    case HOST: return cudaGraphAddHostNode(node, graph, after, count, &p->of.host);
+    case GRAPH: return cudaGraphAddChildGraphNode(node, graph, after, count, p->of.handle);
+    case EMPTY: return cudaGraphAddEmptyNode(node, graph, after, count);
+    case WAIT: return cudaGraphAddEventWaitNode(node, graph, after, count, p->of.handle);
+    case RECORD: return cudaGraphAddEventRecordNode(node, graph, after, count, p->of.handle);
+    case ALLOC: return cudaGraphAddMemAllocNode(node, graph, after, count, &p->of.alloc);
+    case FREE: return cudaGraphAddMemFreeNode(node, graph, after, count, p->of.handle);
+    default: return rt_keep(p != NULL ? RT_NOT_SUPPORTED : RT_INVALID_VALUE);
+    }
 }
 
 /* ---- graphs ---------------------------------------------------------------------------------- */
@@ -165,18 +220,34 @@ RT int cudaGraphExecUpdate(void *executable, void *graph, void *result) {
     AFTER_READY(rt_driver.cuGraphExecUpdate(executable, graph, result));
 }
 
-/* The node does this from the next launch of the executable graph on. */
-RT int cudaGraphExecKernelNodeSetParams(void *executable, const void *node,
-                                        const struct rt_kernel_node *params) {
-    void *graph = NULL;
-    int code = cudaGraphCreate(&graph, 0);
-    code = code == RT_SUCCESS ? cudaGraphAddKernelNode(NULL, graph, NULL, 0, params) : code;
+/* Puts the node that `graph` consists of into the executable graph, from its next launch on. */
+static int replace(void *executable, const void *node, void *graph, int code) {
     code = code == RT_SUCCESS ? rt_driver.vgpuGraphExecNodeReplace(executable, node, graph) : code;
     if (graph != NULL) {
         rt_driver.cuGraphDestroy(graph);
     }
     return rt_keep(code);
 }
+
+/* Defines a function that changes a node: `add` adds the new one to `graph`. */
+#define SET_NODE(name, add, ...)                                                                   \
+    RT int name(void *executable, const void *node, __VA_ARGS__) {                                 \
+        void *graph = NULL;                                                                        \
+        const int code = cudaGraphCreate(&graph, 0);                                               \
+        return replace(executable, node, graph, code == RT_SUCCESS ? (add) : code);                \
+    }
+
+SET_NODE(cudaGraphExecKernelNodeSetParams, cudaGraphAddKernelNode(NULL, graph, NULL, 0, p),
+         const struct rt_kernel_node *p)
+SET_NODE(cudaGraphExecMemcpyNodeSetParams, cudaGraphAddMemcpyNode(NULL, graph, NULL, 0, p),
+         const struct rt_copy_3d *p)
+SET_NODE(cudaGraphExecMemcpyNodeSetParams1D,
+         cudaGraphAddMemcpyNode1D(NULL, graph, NULL, 0, to, from, bytes, kind), void *to,
+         const void *from, size_t bytes, int kind)
+SET_NODE(cudaGraphExecMemsetNodeSetParams, cudaGraphAddMemsetNode(NULL, graph, NULL, 0, p),
+         const struct memset_node *p)
+SET_NODE(cudaGraphExecHostNodeSetParams, cudaGraphAddHostNode(NULL, graph, NULL, 0, p),
+         const struct host_node *p)
 
 RT int cudaGraphUpload(void *executable, void *stream) {
     (void)executable;

@@ -3,9 +3,10 @@
  * runtime.h - a CUDA runtime (libcudart.so.13) over the driver's functions of libvgpu, so that a
  * program compiled by `nvcc -cudart shared` runs on the virtual GPU unchanged.
  *
- *   state.c    start, contexts of threads, errors    fatbin.c   PTX inside a fatbin
+ *   state.c    start, contexts of threads, errors    fatbin.c   PTX inside a fatbin (zstd.c)
  *   program.c  what nvcc registers before main        launch.c   launches, attributes, occupancy
- *   memory.c   memory and copies                      symbol.c   variables of kernels
+ *   memory.c   memory, fills, variables of kernels    copy.c     copies
+ *   array.c    arrays                                 texture.c  textures, surfaces
  *   stream.c   streams, events, captures              device.c   properties, limits
  *   graph.c    graphs                                 unsupported.c  the rest, by name
  *
@@ -20,6 +21,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "vgpu.h"
 
 #define RT __attribute__((visibility("default")))
 
@@ -80,6 +83,8 @@ struct rt_driver_config { /* CUlaunchConfig */
     X(cuMemAlloc, (rt_pointer *, size_t))                                                          \
     X(cuMemAllocManaged, (void **, size_t, unsigned))                                              \
     X(cuMemFree, (rt_pointer))                                                                     \
+    X(cuMemAllocAsync, (rt_pointer *, size_t, void *))                                             \
+    X(cuMemFreeAsync, (rt_pointer, void *))                                                        \
     X(cuMemHostAlloc, (void **, size_t, unsigned))                                                 \
     X(cuMemFreeHost, (void *))                                                                     \
     X(cuMemHostRegister, (void *, size_t, unsigned))                                               \
@@ -123,6 +128,8 @@ struct rt_driver_config { /* CUlaunchConfig */
     X(cuKernelSetAttribute, (int, int, void *, int))                                               \
     X(cuOccupancyMaxActiveBlocksPerMultiprocessor, (int *, void *, int, size_t))                   \
     X(cuLaunchKernelEx, (const struct rt_driver_config *, void *, void **, void **))               \
+    X(vgpuImageMake, (const vgpu_image *, uint64_t *))                                             \
+    X(vgpuImageFree, (uint64_t))                                                                   \
     X(cuTensorMapEncodeTiled, (void *, int, unsigned, void *, const uint64_t *, const uint64_t *,  \
                                const uint32_t *, const uint32_t *, int, int, int, int))
 
@@ -152,6 +159,37 @@ int rt_symbol(const void *symbol, rt_pointer *pointer, size_t *bytes);
 /* Forgets what is loaded: the context is gone. */
 void rt_unload(void);
 
+/* ---- copy.c, array.c --------------------------------------------------------------------------*/
+
+enum rt_direction { HOST_TO_HOST, HOST_TO_DEVICE, DEVICE_TO_HOST, DEVICE_TO_DEVICE, DEFAULT_KIND };
+
+struct rt_box { /* cudaExtent: rows of `bytes`, `rows` of them in each of `slices` */
+    size_t bytes, rows, slices;
+};
+struct rt_pitched { /* cudaPitchedPtr */
+    void *start;
+    size_t pitch, bytes, rows;
+};
+struct rt_view { /* of memory: bytes from row to row, from slice to slice */
+    char *start;
+    size_t pitch, slice;
+};
+int rt_copy_box(struct rt_view to, struct rt_view from, struct rt_box box, int kind, void *stream);
+
+struct rt_channels { /* cudaChannelFormatDesc */
+    int bits[4], kind;
+};
+struct rt_array { /* cudaArray: rows of elements */
+    struct rt_array *next;
+    struct rt_channels channels;
+    struct rt_box extent; /* in elements; 0: it has fewer dimensions */
+    unsigned flags;
+    size_t texel; /* bytes of an element */
+    struct rt_view view;
+};
+/* NULL: it is none. */
+struct rt_array *rt_array_find(const void *handle);
+
 /* ---- launch.c, memory.c: what nodes of a graph do ---------------------------------------------*/
 
 struct rt_kernel_node { /* cudaKernelNodeParams */
@@ -162,6 +200,9 @@ struct rt_kernel_node { /* cudaKernelNodeParams */
 };
 int cudaLaunchKernel(const void *stub, struct rt_dim grid, struct rt_dim block, void **arguments,
                      size_t shared, void *stream);
+int cudaMalloc(void **pointer, size_t bytes);
+int cudaFree(void *pointer);
+int cudaMemcpy(void *to, const void *from, size_t bytes, int kind);
 int cudaMemcpyAsync(void *to, const void *from, size_t bytes, int kind, void *stream);
 int cudaMemcpyToSymbolAsync(const void *symbol, const void *from, size_t bytes, size_t offset,
                             int kind, void *stream);
@@ -169,6 +210,9 @@ int cudaMemcpyFromSymbolAsync(void *to, const void *symbol, size_t bytes, size_t
                               void *stream);
 struct rt_copy_3d; /* cudaMemcpy3DParms */
 int cudaMemcpy3DAsync(const struct rt_copy_3d *copy, void *stream);
+int cudaMallocAsync(void **pointer, size_t bytes, void *stream);
+int cudaFreeAsync(void *pointer, void *stream);
+int cudaEventRecord(void *event, void *stream);
 int cudaMemset2DAsync(void *to, size_t pitch, int value, size_t bytes, size_t rows, void *stream);
 
 /* ---- fatbin.c ---------------------------------------------------------------------------------*/

@@ -151,6 +151,11 @@ RT int cudaStreamBeginCapture(void *stream, int mode) {
     AFTER_READY(rt_driver.cuStreamBeginCapture(stream, mode));
 }
 
+RT int cudaStreamBeginCaptureToGraph(void *stream, void *graph, void *const *nodes,
+                                     const void *edges, size_t count, int mode) {
+    AFTER_READY(rt_driver.cuStreamBeginCaptureToGraph(stream, graph, nodes, edges, count, mode));
+}
+
 RT int cudaStreamEndCapture(void *stream, void **graph) {
     AFTER_READY(rt_driver.cuStreamEndCapture(stream, graph));
 }

@@ -336,12 +336,23 @@ def _ulysses(q: Tensor, k: Tensor, v: Tensor, group: Any, q_rows: Tuple[int, ...
 # ---- rows of a whole tensor --------------------------------------------------------------------
 
 
+def _dim(x: Tensor, dim: Any) -> int:
+    """From 0 on."""
+    if not isinstance(x, Tensor) or x.dim() == 0:
+        raise InvalidArgument(f"x is {x!r:.60}, expected a tensor with dimensions")
+    if not isinstance(dim, int) or not -x.dim() <= dim < x.dim():
+        raise InvalidArgument(f"dim is {dim!r}, expected {-x.dim()} to {x.dim() - 1}, as x has the "
+                              f"shape {tuple(x.shape)}")
+    return dim % x.dim()
+
+
 def shard(x: Tensor, dim: int, group: Optional[dist.ProcessGroup] = None,
           method: str = "ring") -> Tensor:
     """This rank's rows of a tensor that all ranks have, in the order of a method: contiguous, for
     "zigzag" the r-th and the r-th last of 2n pieces. Also for tokens, positions and labels."""
     n, rank = size_and_rank(group)
     choice("method", method, _METHODS)
+    dim = _dim(x, dim)
     total, order = x.shape[dim], ORDER[method]
     return torch.cat([x.narrow(dim, one.start, one.stop - one.start)
                       for one in chunks(rows_of(total, n, order), order)[rank]], dim)
@@ -354,7 +365,7 @@ def unshard(x: Tensor, dim: int, group: Optional[dist.ProcessGroup] = None,
 
     def describe() -> Tuple[Tuple[int, ...], Dict[str, Any]]:
         choice("method", method, _METHODS)
-        at = dim % x.dim()
+        at = _dim(x, dim)
         return (x.shape[at],), {"the shape of x without dim": [*x.shape[:at], *x.shape[at + 1:]],
                                 "dim": at, "the dtype of x": str(x.dtype), "method": method}
 

@@ -85,7 +85,7 @@ class GpuMachine(Machine):
                 and shape.head_dim in (64, 128, 256)
         if name == "flex":
             return not extra.lengths and shape.seq_q > 1
-        if name == "flash" and extra.attn_mask is not None:
+        if name == "flash" and (extra.attn_mask is not None or shape.head_dim > 256):
             return False
         return super().can(name, shape, extra)
 

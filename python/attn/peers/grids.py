@@ -165,6 +165,15 @@ def bwd() -> List[Shape]:
     return [shape._replace(option="backward") for shape in full() if shape.seq_q <= 16384]
 
 
+def mla() -> List[Shape]:
+    """Latent decode over pages of 64, as DeepSeek's: one KV head of 576 columns, of which the first
+    512 are V; 128 query heads, and 16 of them with tensor parallelism. Then wide heads."""
+    shapes = [Shape(batch, heads, 1, queries, keys, 576, queries > 1, "mla")
+              for batch, keys in ((1, 8192), (16, 8192), (64, 1024), (64, 8192), (16, 65536))
+              for heads, queries in ((128, 1), (128, 2), (16, 1))]
+    return shapes + [square(1, 8, 4, 4096, 512, causal) for causal in (False, True)]
+
+
 def cpu() -> List[Shape]:
     """One of each kind, of a size that a CPU computes in milliseconds."""
     return [square(2, 8, 8, 512, 64, False), square(1, 16, 16, 2048, 128, True),
@@ -174,7 +183,7 @@ def cpu() -> List[Shape]:
 
 GRIDS = {"canonical": canonical, "small": small, "middle": middle, "full": full, "decode": decode,
          "chunk": chunk, "groups": groups, "ragged": ragged, "options": options, "masks": masks,
-         "bwd": bwd, "cpu": cpu}
+         "bwd": bwd, "mla": mla, "cpu": cpu}
 
 
 def shapes_of(names: Iterable[str]) -> List[Tuple[str, Shape]]:

@@ -65,7 +65,8 @@ class Case:
         self.ours, *self.others = sides
         self.hosts, self.flops, self.sets = hosts, flops, len(inputs)
         q, k, v = inputs[0]
-        self.set_bytes = (2 * q.numel() + k.numel() + v.numel()) * q.element_size()
+        rows = q.numel() + q.numel() // q.shape[-1] * v.shape[-1] + k.numel()
+        self.set_bytes = (rows + (0 if extra.v_columns else v.numel())) * q.element_size()
         if extra.d_o:
             self.set_bytes *= 2
 
@@ -136,12 +137,18 @@ class Machine:
 
         inputs = [(random(shape.heads_q, shape.seq_q), random(shape.heads_kv, shape.seq_kv),
                    random(shape.heads_kv, shape.seq_kv)) for _ in range(sets)]
+        theirs, their_shape = inputs, shape
+        if extra.v_columns:  # SDPA has K and V of every head, expanded
+            inputs = [(q, k, k[..., :extra.v_columns]) for q, k, _ in inputs]
+            theirs = [(q, k.expand(-1, shape.heads_q, -1, -1), v.expand(-1, shape.heads_q, -1, -1))
+                      for q, k, v in inputs]
+            their_shape = shape._replace(heads_kv=shape.heads_q)
         if extra.backward:
             extra.d_o = [random(shape.heads_q, shape.seq_q) for _ in range(sets)]
             sides = self.backward_sides(plans, problem, shape, inputs, extra.d_o, peers)
         else:
             sides = [self.our_side(plan, inputs, extra, plan is plans[0]) for plan in plans]
-            sides += [self.peer_side(name, shape, inputs, extra) for name in peers
+            sides += [self.peer_side(name, their_shape, theirs, extra) for name in peers
                       if self.can(name, shape, extra)]
         hosts = [] if shape.option else self.host_sides(shape, inputs)
         return Case(problem, extra, inputs, plans[0].variant, sides, hosts, flops)
@@ -182,7 +189,8 @@ class Machine:
 
     def our_side(self, plan: Plan, inputs: List[Inputs], extra: Extra,
                  chosen: bool) -> Side:
-        outputs = [self.torch.full_like(q, math.nan) for q, _, _ in inputs]  # poisoned
+        outputs = [self.torch.full_like(q[..., :v.shape[-1]], math.nan)  # poisoned
+                   for q, _, v in inputs]
         memory, address = self.workspace(plan)
         workspace = ctypes.c_void_p(address)
         others = {name: tensor.data_ptr() for name, tensor in extra.tensors.items()}
@@ -240,6 +248,8 @@ class Machine:
         if case.extra.backward:
             return backward.verify(self, case, outputs[which], which, ROWS_VERIFIED)
         host = [tensor.cpu() for tensor in (*case.inputs[which], outputs[which])]
+        if case.extra.v_columns:
+            host[2] = host[1]
         others = {name: tensor.cpu() for name, tensor in case.extra.tensors.items()}
         tensors = _library.tensors(*(tensor.data_ptr() for tensor in host),
                                    **{name: tensor.data_ptr() for name, tensor in others.items()})
@@ -271,7 +281,7 @@ class Machine:
         if case.extra.backward:
             return [tuple(self.torch.zeros_like(x) for x in three) for three in case.inputs]
         return [v.float().mean(2, keepdim=True).repeat_interleave(q.shape[1] // v.shape[1], 1)
-                .expand(q.shape).to(q.dtype) for q, _, v in case.inputs]
+                .expand(*q.shape[:3], v.shape[-1]).to(q.dtype) for q, _, v in case.inputs]
 
     def checksum(self, case: Case) -> List[int]:
         return [int(tensor.view(self.torch.int16).sum(dtype=self.torch.int64))

@@ -2,7 +2,7 @@
 """The options of a grid's shapes: what they mean to libattn, to SDPA's mask and to FlexAttention.
 
 A shape's `option` is words: "backward" (backward.py), "sink", "alibi", "bias", "window1024",
-"softcap50", "mask dense", "mask padding", "mask causal+padding", "packed 32x100-2000"; several may
+"softcap50", "mask dense", "mask padding", "mask causal+padding", "packed 32x100-2000", "mla"; several may
 stand together.
 
 Invariant: all sides compute the same formula; a side that cannot is left out, never approximated.
@@ -31,6 +31,7 @@ class Extra:
         self.lengths: Optional[List[int]] = None  # packed sequences
         self.visible = 1.0                  # part of the scores that a mask leaves
         self.backward = False               # gradients
+        self.v_columns: Optional[int] = None  # of K, which are V
         self.d_o: List[Any] = []            # ... of each set
 
     def set(self, problem: Problem) -> None:
@@ -110,6 +111,16 @@ def _packed(extra: Extra, torch: Any, device: Any, text: str) -> None:
     extra.only_native = True
 
 
+def _mla(extra: Extra, torch: Any, shape: Shape, device: Any) -> None:
+    """Pages of 64 in the order of memory, so that peers have the same K without pages."""
+    pages = shape.seq_kv // 64
+    extra.v_columns = 512
+    extra.fields.update(v_in_k=True, head_dim_v=512, used_kv=True, page_size=64,
+                        num_pages=shape.batch * pages)
+    extra.tensors["block_table"] = torch.arange(shape.batch * pages, device=device).int()
+    extra.tensors["used_kv"] = torch.full((shape.batch,), shape.seq_kv, device=device).int()
+
+
 def extra_of(torch: Any, shape: Shape, dtype: Any, device: Any) -> Extra:
     """The option of a shape; ValueError with its name if it is none."""
     extra, words = Extra(), shape.option.split()
@@ -124,6 +135,8 @@ def extra_of(torch: Any, shape: Shape, dtype: Any, device: Any) -> Extra:
             extra.score_mod = lambda s, b, h, q, k: cap * torch.tanh(s / cap)
         elif word == "backward":
             extra.backward = True
+        elif word == "mla":
+            _mla(extra, torch, shape, device)
         elif word == "sink":
             _sink(extra, torch, shape, device)
         elif word == "alibi":

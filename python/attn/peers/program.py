@@ -81,7 +81,11 @@ def parse(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
     parser.add_argument("--tiny", action="store_true", help="of --models: small sizes, for a CPU")
     parser.add_argument("--compile", action="store_true", help="of --models: works under "
                         "torch.compile instead")
+    parser.add_argument("--judge", nargs="?", const=200, type=int, metavar="N", help="the peers and "
+                        "libattn under N [200] cases of attest judge, and nothing else")
     options = parser.parse_args(arguments)
+    if options.judge is not None and not 0 < options.judge <= 10 ** 6:
+        parser.error(f"--judge: {options.judge} is not between 1 and 1000000")
     if options.peers is not None:
         options.peers = [name for name in options.peers.split(",") if name]
         for name in options.peers:
@@ -155,7 +159,7 @@ def new_report(machine: Any, options: argparse.Namespace) -> Dict[str, Any]:
                             "before": machine.state()},
             "arguments": {key: value for key, value in vars(options).items()
                           if key not in ("lib", "fa3", "json", "show", "picture", "host", "check",
-                                         "models", "tiny", "compile")},
+                                         "models", "tiny", "compile", "judge")},
             "rows": []}
 
 
@@ -285,6 +289,9 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     if not library.is_file():
         print(f"peers: --lib: there is no file {library}", file=sys.stderr)
         return 2
+    if options.judge:
+        from .judged import run_judge
+        return run_judge(library, options.judge, options.seed, options.peers, bool(options.json))
     try:
         machine = open_machine(options)
         with collector_off():

@@ -165,6 +165,12 @@ struct attn_append_args {
     int vector;         /* rows are moved in 16 bytes, else in elements */
     int slots, slots_v; /* of a row of Q or K, and of V: pieces that one thread moves */
     int ctas_of_row;    /* that share the heads of a token */
+
+    /* append_fp8.cu: K and V are quantised. */
+    float *k_scale, *v_scale;                          /* NULL: 1 */
+    struct attn_gradient_strides s_k_scale, s_v_scale; /* row not 0: one per token, computed here */
+    int e5m2;
+    int ctas_of_q; /* of ctas_of_row */
 };
 
 #define ATTN_MERGE_MOST 32 /* ATTN_MERGE_PARTS of attn.h */
@@ -222,6 +228,9 @@ struct attn_merge_args {
      + 4 * (bm))                                  /* alpha of each row */
 #define ATTN_SMEM_mma(bm, bn, d, warps, stages)                                                    \
     (2 * ((bm) + 2 * (stages) * (bn)) * (d)) /* Q, K, V: 16 bits */
+/* head_dim in slices: and the scores of each of four. */
+#define ATTN_SMEM_mma_wide(bm, bn, d, warps, stages)                                               \
+    (ATTN_SMEM_mma(bm, bn, d, warps, stages) + 4 * 4 * (bm) * (bn))
 /* Q; K and V once more in 16 bits, and in stages of fp8 with a scale for each key. */
 #define ATTN_SMEM_mma_fp8(bm, bn, d, warps, stages)                                                \
     (2 * ((bm) + 2 * (bn)) * (d) + 2 * (stages) * (bn) * ((d) + 4))
@@ -250,6 +259,9 @@ struct attn_merge_args {
 #define ATTN_TMA_Q_STAGES(d) ((d) <= 128 ? 2 : 1)
 #define ATTN_SMEM_hopper_forward(bm, bn, d, warps, stages)                                         \
     (2 * ATTN_TMA_COLUMNS(d) * (ATTN_TMA_Q_STAGES(d) * (bm) + 2 * (stages) * (bn)) + 1024)
+/* Q, K; P and alpha of a tile, and 1024 to align. */
+#define ATTN_SMEM_hopper_mla(bm, bn, d, warps, stages)                                             \
+    (2 * ATTN_TMA_COLUMNS(d) * ((bm) + (stages) * (bn)) + 2 * (bm) * (bn) + 16 * (bm) + 1024)
 /* The bias ring (hopper/scores.h): stages of 16 bits; fp32 takes two. */
 #define ATTN_BIAS_STAGES(bn, d) ((d) == 128 || (bn) == 128 ? 2 : 4)
 #define ATTN_BIAS_BYTES(bm, bn, d) (ATTN_BIAS_STAGES(bn, d) * (bm) * (2 * (bn) + 16))

@@ -48,6 +48,13 @@ enum { TAKES_DRAFTS = 1 };
 enum { TAKES_DRAFTS = 0 };
 #endif
 
+/* Warps that share rows and keys, and split head_dim: portable/slices.h. */
+#ifdef ATTN_SLICES
+enum { SLICES = ATTN_SLICES };
+#else
+enum { SLICES = 1 };
+#endif
+
 #define LOG2_E 1.44269504088896340736f
 
 /* A Q tile. */
@@ -187,6 +194,11 @@ INLINE const cache_element *v_of(const struct attn_args &a, const struct work &w
     const long long sequence =
         is_paged(a) ? 0 : sequence_offset(a.cu_seqlens_kv, w.batch, a.v_batch, a.v_row);
     return (const cache_element *)a.v + sequence + head_kv_of(a, w) * a.v_head;
+}
+
+INLINE bool v_is_in_k(const struct attn_args &a) { /* MLA: V is the first columns of K */
+    return a.v == a.k && a.v_batch == a.k_batch && a.v_head == a.k_head && a.v_row == a.k_row &&
+           a.head_dim_v <= a.head_dim;
 }
 
 /* ---- pages ----------------------------------------------------------------------------------- */

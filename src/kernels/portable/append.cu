@@ -24,7 +24,10 @@ AT(used_q, 240);
 AT(block_table_stride, 256);
 AT(batch, 264);
 AT(ctas_of_row, 332);
-static_assert(sizeof(struct attn_append_args) == 336, "struct attn_append_args has another size");
+AT(k_scale, 336);
+AT(s_k_scale, 352);
+AT(ctas_of_q, 404);
+static_assert(sizeof(struct attn_append_args) == 408, "struct attn_append_args has another size");
 #undef AT
 
 enum { VECTOR = 16 / sizeof(element) };
@@ -50,7 +53,7 @@ INLINE int sequence_of_row(const int *cu_seqlens, int batch, int row) {
 /* A new row: where it comes from and where it goes, in elements from the first head. */
 struct token {
     int position; /* in its sequence; below 0: it is skipped */
-    long long q, q_out, k_new, v_new, k, v;
+    long long q, q_out, k_new, v_new, k, v, k_scale, v_scale;
 };
 
 INLINE long long offset_of(const struct attn_gradient_strides &s, long long batch, long long row) {
@@ -59,7 +62,7 @@ INLINE long long offset_of(const struct attn_gradient_strides &s, long long batc
 
 INLINE struct token token_of_row(const struct attn_append_args &a, int row) {
     const bool packed = a.cu_seqlens_q != 0;
-    struct token t = {-1, 0, 0, 0, 0, 0, 0};
+    struct token t = {-1, 0, 0, 0, 0, 0, 0, 0, 0};
     if (packed && row >= a.cu_seqlens_q[a.batch]) {
         return t; /* of no sequence */
     }
@@ -96,6 +99,8 @@ INLINE struct token token_of_row(const struct attn_append_args &a, int row) {
     }
     t.k = offset_of(a.s_k, place, key);
     t.v = offset_of(a.s_v, place, key);
+    t.k_scale = offset_of(a.s_k_scale, place, key);
+    t.v_scale = offset_of(a.s_v_scale, place, key);
     return t;
 }
 
@@ -245,7 +250,7 @@ INLINE void move_slot(const struct attn_append_args &a, const struct token &t, i
         return;
     }
     slot -= of_q + of_k;
-    const long long head = slot / a.slots_v;
+    const long long head = a.slots_v > 0 ? slot / a.slots_v : a.heads_kv; /* 0: V is in K */
     if (head < a.heads_kv) {
         const int column = slot % a.slots_v * WIDTH;
         const element *from = (const element *)a.v_new + t.v_new + head * a.s_v_new.head;
@@ -254,6 +259,7 @@ INLINE void move_slot(const struct attn_append_args &a, const struct token &t, i
     }
 }
 
+#ifndef ATTN_APPEND_FP8
 extern "C" __global__ void __launch_bounds__(THREADS)
     ATTN_ENTRY(const __grid_constant__ struct attn_append_args a) {
     const int row = (int)blockIdx.x / a.ctas_of_row, part = (int)blockIdx.x % a.ctas_of_row;
@@ -268,3 +274,4 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         move_slot<1>(a, t, slot);
     }
 }
+#endif

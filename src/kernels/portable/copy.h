@@ -15,6 +15,11 @@
 #include "portable/mma.h"
 #endif
 
+/* Columns of V that are copied: none of what K has (slices.h). */
+INLINE int columns_of_v(const struct attn_args &a) {
+    return SLICES > 1 && v_is_in_k(a) ? 0 : a.head_dim_v;
+}
+
 /* `rows` rows of up to ATTN_D elements; rows from `there` on and columns from `columns` on become
  * zeros. All threads of the CTA take part. */
 INLINE void copy_tile(unsigned tile, int rows, const element *from, long long row_stride, int there,
@@ -59,7 +64,7 @@ INLINE void copy_pages(unsigned tile_k, unsigned tile_v, const struct attn_args 
         for (int i = 0; i < AT_ONCE; i++) {
             const int row = base + first_row + i * STEP;
             const bool k_there = row < there && chunk * CHUNK < a.head_dim;
-            const bool v_there = row < there && chunk * CHUNK < a.head_dim_v;
+            const bool v_there = row < there && chunk * CHUNK < columns_of_v(a);
             const int in_page = row < there ? row_in_page(a, first + row) : 0;
             if (ATTN_BN % (AT_ONCE * STEP) == 0 || row < ATTN_BN) {
                 cp_async(

@@ -37,6 +37,7 @@
 #include "portable/copy_fp8.h"
 #endif
 #include "portable/invariant.h"
+#include "portable/slices.h"
 
 /* ---- epilogue -------------------------------------------------------------------------------- */
 
@@ -56,7 +57,9 @@ INLINE unsigned long long normalise_rows(struct rows &rows, const struct attn_ar
                 const int head = w.head + head_of_row(a, min(row, w.rows - 1));
                 alpha = join_sink(a, head, &rows.m[r][half], l);
             }
-            if (a.lse != 0 && at.lane % 4 == 0 && row < w.rows) {
+            if (SLICES > 1 && slice_of_warp() > 0) {
+                /* the first slice stores it */
+            } else if (a.lse != 0 && at.lane % 4 == 0 && row < w.rows) {
                 lse_of(a, w)[row_offset(a, row, a.lse_row, a.lse_head)] =
                     log_sum_exp(rows.m[r][half], *l);
             }
@@ -87,8 +90,8 @@ INLINE void repair_warp(const struct attn_args &a, const struct work &w, const s
                 repair_columns(a, w, row, at.lane * 8, REPAIRS_LSE);
             }
         }
-    } else {
-        repair_rows(a, w, first, ROW_TILES * MMA_M, at.lane, REPAIRS_LSE);
+    } else if (SLICES == 1 || at.lane < COLUMN_TILES) {
+        repair_rows(a, w, first, ROW_TILES * MMA_M, chunk_of_slice(at.lane), REPAIRS_LSE);
     }
 }
 
@@ -104,6 +107,19 @@ struct cache {
     int batch;
 };
 
+/* Where w has no registers in the mainloop (fp32; or 32 rows and a slice of head_dim). */
+enum { RECOMPUTES_WORK = SKIPS_OPTIONS || (SLICES > 1 && ROW_TILES > 1) };
+
+/* The split of this CTA, after the mainloop: as the kernel computes it before. */
+INLINE struct own_split own_split_of_cta(const struct attn_args &a) {
+    const struct work w = work_of_cta(a);
+    const int last_row = min(w.first_row + ATTN_BM, w.rows) - 1;
+    const int begin = keys_of_query(a, w, query_of_row(a, w.first_row)).begin / ATTN_BN;
+    const int end = tiles_of_keys(keys_of_query(a, w, query_of_row(a, last_row)).end);
+    const int tile = cta_number() / a.num_splits, number = cta_number() % a.num_splits;
+    return {tile, number, split_of_cta(a, tile, number, begin, end).count};
+}
+
 enum { TO_V = (FP8 ? 1 : ATTN_STAGES) * TILE_BYTES }; /* from a tile of K to that of V */
 
 INLINE void copy_keys(const struct attn_args &a, const struct cache &cache, unsigned shared_k,
@@ -117,8 +133,7 @@ INLINE void copy_keys(const struct attn_args &a, const struct cache &cache, unsi
     const int there = end - n * ATTN_BN;
 #ifdef ATTN_PAGED
     if (is_paged(a)) {
-        const int batch =
-            SKIPS_OPTIONS ? work_of_cta(a).batch : cache.batch; /* fp32: no register */
+        const int batch = RECOMPUTES_WORK ? work_of_cta(a).batch : cache.batch;
         copy_pages(stage, stage + ATTN_STAGES * TILE_BYTES, a, cache.k, cache.v, batch, n * ATTN_BN,
                    there);
         return;
@@ -126,7 +141,7 @@ INLINE void copy_keys(const struct attn_args &a, const struct cache &cache, unsi
 #endif
     copy_tile(stage, ATTN_BN, cache.k + first * a.k_row, a.k_row, there, a.head_dim);
     copy_tile(stage + ATTN_STAGES * TILE_BYTES, ATTN_BN, cache.v + first * a.v_row, a.v_row, there,
-              a.head_dim_v);
+              columns_of_v(a));
 #endif
 }
 
@@ -153,7 +168,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     }
     const int warp = (int)threadIdx.x / LANES;
     const struct place at = {(int)threadIdx.x % LANES, warp % WARP_ROWS * ROW_TILES * MMA_M,
-                             warp / WARP_ROWS * KEYS};
+                             SLICES > 1 ? 0 : warp / WARP_ROWS * KEYS};
     const int last_row = min(w.first_row + ATTN_BM, w.rows) - 1;
     const struct keys first = keys_of_query(a, w, query_of_row(a, w.first_row));
     const struct keys last = keys_of_query(a, w, query_of_row(a, last_row));
@@ -209,11 +224,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         float s[ROW_TILES][KEY_TILES][4];
         p_fragments p[ROW_TILES];
         gemm_qk(s, q, shared_q, stage, at);
+        sum_slices(s, dynamic + Q_BYTES + 2 * ATTN_STAGES * TILE_BYTES, warp, at);
         const bool crossed = n * ATTN_BN < last.begin || n * ATTN_BN > first.end - ATTN_BN;
 #pragma unroll
         for (int r = 0; r < ROW_TILES; r++) {
             if (has_options || crossed) {
-                const struct work here = SKIPS_OPTIONS ? work_of_cta(a) : w;
+                const struct work here = RECOMPUTES_WORK ? work_of_cta(a) : w;
                 const int row = here.first_row + at.row + r * MMA_M + at.lane / 4;
                 if (has_options) {
                     apply_options(s[r], a, here, row, first_key);
@@ -226,7 +242,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
             }
             softmax(p[r], s[r], scale, starts, rows.m[r], rows.l[r], rows.o[r]);
         }
-        gemm_pv(rows, p, stage + TO_V, at);
+        gemm_pv(rows, p, stage + (SLICES > 1 && v_is_in_k(a) ? 0 : TO_V), at);
     }
 
     cp_async_wait<0>();
@@ -240,9 +256,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     }
     struct partial *const partials = (struct partial *)(dynamic + Q_BYTES);
     bool owns_rows = merge_warps(rows, partials, warp, at.lane);
-    if (SPLIT_KV && split.count > 1) {
-        owns_rows = INVARIANT ? merge_chunks(rows, partials, a, split, warp, at.lane)
-                              : merge_splits(rows, partials, a, split, warp, at.lane);
+    if (SPLIT_KV && (SLICES > 1 ? a.num_splits > 1 : split.count > 1)) {
+        owns_rows = INVARIANT    ? merge_chunks(rows, partials, a, split, warp, at.lane)
+                    : SLICES > 1 ? merge_slices(rows, a, own_split_of_cta(a), warp, at)
+                                 : merge_splits(rows, partials, a, split, warp, at.lane);
     }
     if (!owns_rows) {
         return;

@@ -15,7 +15,7 @@
 #ifndef ATTN_KERNELS_PORTABLE_MAINLOOP_H
 #define ATTN_KERNELS_PORTABLE_MAINLOOP_H
 
-#include "portable/scores.h"
+#include "portable/slices.h"
 
 /* If a lane's sum of p in a tile is below it, each p is a 16-bit number without overflow: 65504 is
  * the largest of fp16. Taking p again costs time, so it is as large as can be. bf16 could take
@@ -32,7 +32,7 @@
 #endif
 
 enum {
-    STEPS = ATTN_D / 16,
+    STEPS = ATTN_D / 16 / SLICES,
     KEY_STEPS = KEYS / 16,
     Q_IN_REGISTERS = ROW_TILES * STEPS * 4 <= MOST_Q_REGISTERS,
     PREPARES_Q = Q_IN_REGISTERS,
@@ -46,7 +46,8 @@ typedef unsigned p_fragments[KEY_TILES][2];
 /* ---- Q --------------------------------------------------------------------------------------- */
 
 INLINE void load_q(unsigned q[ROW_TILES][4], unsigned shared_q, const struct place &at, int step) {
-    const struct lane_address lane = lane_address_of(at.lane % 16, at.lane / 16);
+    const struct lane_address lane = lane_address_of(at.lane % 16, chunk_of_slice(at.lane / 16));
+    step *= SLICES;
 #pragma unroll
     for (int r = 0; r < ROW_TILES; r++) {
         ldmatrix_x4(
@@ -69,7 +70,7 @@ INLINE void prepare_q(q_fragments q, unsigned shared_q, const struct place &at) 
 INLINE void gemm_qk(float s[ROW_TILES][KEY_TILES][4], const q_fragments q_registers,
                     unsigned shared_q, unsigned shared_k, const struct place &at) {
     const struct lane_address lane =
-        lane_address_of(at.lane % 8 + at.lane / 16 * 8, at.lane / 8 % 2);
+        lane_address_of(at.lane % 8 + at.lane / 16 * 8, chunk_of_slice(at.lane / 8 % 2));
 #pragma unroll
     for (int r = 0; r < ROW_TILES; r++) {
 #pragma unroll
@@ -98,7 +99,7 @@ INLINE void gemm_qk(float s[ROW_TILES][KEY_TILES][4], const q_fragments q_regist
 #pragma unroll
         for (int n = 0; n < KEY_TILES; n += 2) {
             unsigned k[4];
-            ldmatrix_x4(k, step_address(shared_k, lane, TILE_KEYS, 8 * n, step) + key);
+            ldmatrix_x4(k, step_address(shared_k, lane, TILE_KEYS, 8 * n, step * SLICES) + key);
 #pragma unroll
             for (int r = 0; r < ROW_TILES; r++) {
                 mma_m16n8k16(s[r][n], q[r], &k[0]);
@@ -118,14 +119,15 @@ INLINE unsigned bits_there(int key, int there) {
 template <bool cut = false>
 INLINE void gemm_pv(struct rows &rows, const p_fragments p[ROW_TILES], unsigned shared_v,
                     const struct place &at, int there = KEYS) {
-    const struct lane_address lane = lane_address_of(at.lane % 16, at.lane / 16);
+    const struct lane_address lane = lane_address_of(at.lane % 16, chunk_of_slice(at.lane / 16));
 #pragma unroll
     for (int k = 0; k < KEY_STEPS; k++) {
 #pragma unroll
         for (int step = 0; step < STEPS; step++) {
             const unsigned key = (unsigned)(at.key * (2 * step < WIDE ? WIDE_ROW : NARROW_ROW));
             unsigned v[4];
-            ldmatrix_x4_trans(v, step_address(shared_v, lane, TILE_KEYS, 16 * k, step) + key);
+            ldmatrix_x4_trans(v,
+                              step_address(shared_v, lane, TILE_KEYS, 16 * k, step * SLICES) + key);
             if (cut) {
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
@@ -238,15 +240,17 @@ INLINE void store_rows(const struct rows &rows, const struct attn_args &a, const
             const int tile_row = at.row + r * MMA_M + at.lane / 4 + 8 * half;
 #pragma unroll
             for (int c = 0; c < COLUMN_TILES; c++) {
-                *(unsigned *)(shared_q + chunk_at(ATTN_BM, tile_row, c) + at.lane % 4 * 4) =
+                *(unsigned *)(shared_q + chunk_at(ATTN_BM, tile_row, chunk_of_slice(c)) +
+                              at.lane % 4 * 4) =
                     pack(rows.o[r][c][2 * half], rows.o[r][c][2 * half + 1]);
             }
         }
     }
     __syncwarp();
 #pragma unroll
-    for (int i = at.lane; i < ROW_TILES * MMA_M * CHUNKS; i += LANES) {
-        const int tile_row = at.row + i / CHUNKS, chunk = i % CHUNKS;
+    for (int i = at.lane; i < ROW_TILES * MMA_M * COLUMN_TILES; i += LANES) {
+        const int tile_row = at.row + i / COLUMN_TILES;
+        const int chunk = chunk_of_slice(i % COLUMN_TILES);
         const int row = w.first_row + tile_row;
         if (row < w.rows && chunk * CHUNK < a.head_dim_v) {
             *(uint4 *)(o + row_offset(a, row, a.o_row, a.o_head) + chunk * CHUNK) =

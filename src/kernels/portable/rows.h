@@ -25,8 +25,8 @@ enum { INVARIANT = 0 };
 
 enum {
     MMA_M = 16, /* rows of an MMA */
-    WARP_ROWS = ATTN_BM / MMA_M < ATTN_WARPS ? ATTN_BM / MMA_M : ATTN_WARPS,
-    WARP_KEYS = ATTN_WARPS / WARP_ROWS,
+    WARP_ROWS = ATTN_BM / MMA_M < ATTN_WARPS / SLICES ? ATTN_BM / MMA_M : ATTN_WARPS / SLICES,
+    WARP_KEYS = ATTN_WARPS / SLICES / WARP_ROWS,
     ROW_TILES = ATTN_BM / MMA_M / WARP_ROWS,
     KEYS = ATTN_BN / WARP_KEYS, /* of a KV tile, for one warp */
 #ifdef ATTN_TILE_PER_WARP
@@ -35,7 +35,7 @@ enum {
     TILE_KEYS = ATTN_BN,
 #endif
     KEY_TILES = KEYS / 8,
-    COLUMN_TILES = ATTN_D / 8,
+    COLUMN_TILES = ATTN_D / 8 / SLICES, /* of O, for one warp */
 #if defined(ATTN_DTYPE_fp32) && !defined(ATTN_ONE_Q_TILE)
     Q_TILES = ATTN_TF32_Q_TILES(ATTN_D), /* 2: hi, then lo (portable/tf32.h) */
 #else
@@ -54,7 +54,8 @@ enum {
 static_assert(ATTN_BM % (MMA_M * WARP_ROWS) == 0 && ATTN_WARPS % WARP_ROWS == 0,
               "warps share rows");
 static_assert(KEYS % 16 == 0 && ATTN_STAGES >= 2, "a KV tile has no such shares");
-static_assert(!SPLIT_KV || INVARIANT || ATTN_BM == MMA_M, "splits of one warp's rows are merged");
+static_assert(!SPLIT_KV || INVARIANT || SLICES > 1 || ATTN_BM == MMA_M,
+              "splits of one warp's rows are merged");
 
 /* The state of a lane: of each of its row tiles, rows lane / 4 and lane / 4 + 8. */
 struct rows {
@@ -89,7 +90,7 @@ struct partial {
 static_assert(WARP_KEYS == 1 || (int)sizeof(struct partial) * (WARP_KEYS - 1) * WARP_ROWS <=
                                     (FP8 ? ATTN_STAGES + 2 : 2 * ATTN_STAGES) * TILE_BYTES,
               "K and V leave too little room to merge warps");
-static_assert(!SPLIT_KV || sizeof(struct partial) == ATTN_PARTIAL_BYTES(ATTN_D),
+static_assert(!SPLIT_KV || SLICES > 1 || sizeof(struct partial) == ATTN_PARTIAL_BYTES(ATTN_D),
               "as the host counts");
 
 INLINE void store_partial(struct partial *to, const struct rows &rows, int lane) {

@@ -30,7 +30,8 @@ INLINE struct split split_of_cta(const struct attn_args &a, int tile, int number
 INLINE void merge_partials(struct partial *to, const struct partial *partials, int count, int warp,
                            int lane) {
     enum { SHARE = COLUMN_TILES * 4 / ATTN_WARPS };
-    static_assert(!SPLIT_KV || SHARE % 4 == 0, "a share has both rows of whole tiles");
+    static_assert(!SPLIT_KV || SLICES > 1 || SHARE % 4 == 0,
+                  "a share has both rows of whole tiles");
     float m[2] = {NO_MAX, NO_MAX}, l[2] = {0.0f, 0.0f}, o[SHARE] = {};
     for (int i = 0; i < count; i++) {
 #pragma unroll

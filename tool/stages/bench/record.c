@@ -16,6 +16,7 @@
 
 #include "base/file.h"
 #include "base/json_read.h"
+#include "base/memo.h"
 #include "base/message.h"
 #include "base/tool_path.h"
 #include "cases/problems.h"
@@ -180,7 +181,6 @@ static void state_json(struct json *json, const struct slot *slot,
     attn_device device = {.size = sizeof device};
     char seed[17];
     snprintf(seed, sizeof seed, "%016llx", (unsigned long long)slot->seed);
-    json_open(json, NULL, '{');
     json_text(json, "schema", "attest-bench-state/2");
     json_text(json, "variant", slot->variant);
     json_text(json, "image", slot->image);
@@ -212,22 +212,18 @@ static void state_json(struct json *json, const struct slot *slot,
         }
     }
     json_close(json);
-    json_close(json);
 }
 
 static bool store_state(const struct slot *slot, const struct recording *recording,
                         const struct pack *pack, char name[SHA256_TEXT], attn_error *why) {
-    char *text = NULL;
+    struct memo memo;
     size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
-    if (out == NULL) {
-        return explain(why, "out of memory for an artifact");
+    if (!memo_begin(&memo, why)) {
+        return false;
     }
-    struct json json = json_begin(out);
-    state_json(&json, slot, recording);
-    const bool written = fclose(out) == 0;
-    const bool stored = written ? pack_add_artifact(pack, text, bytes, name, why)
-                                : explain(why, "out of memory for an artifact");
+    state_json(&memo.json, slot, recording);
+    char *text = memo_text(&memo, &bytes, why);
+    const bool stored = text != NULL && pack_add_artifact(pack, text, bytes, name, why);
     free(text);
     return stored;
 }

@@ -110,7 +110,7 @@ static void print_json(struct request *request, const struct measurement *m) {
         if (m->direction == ATTN_BACKWARD) {
             json_text(json, "direction", DIRECTION_NAMES[m->direction]);
         }
-        json_text(json, "variant", m->variant[0] != '\0' ? m->variant : NULL);
+        json_known_text(json, "variant", m->variant);
         json_text(json, "outcome", OUTCOME_NAMES[m->outcome]);
         if (m->outcome == OUTCOME_TIMED) {
             row_json(json, request, m, &m->rows[i]);
@@ -347,30 +347,28 @@ static int measure_regret(struct request *request) {
         .seconds = request->options.seconds,
         .mode = request->mode == MODE_ALL ? MODE_GRAPH : (enum mode)request->mode,
         .cache = (enum cache_state)request->cache};
+    const char *file = request->shapes_file;
     struct output output = {.slot = -1};
     attn_error why = {""};
-    if (request->shapes_file != NULL) {
-        if (!output_open(&output, request->shapes_file, &why)) {
-            return complain("bench: --out %s: %s", request->shapes_file, why.text);
-        }
+    if (file != NULL && !output_open(&output, file, &why)) {
+        return complain("bench: --out %s: %s", file, why.text);
+    }
+    if (file != NULL) {
         begin_json(request, output.file);
     }
     print_device(&request->device);
     printf(", seed %lld\n\n", (long long)request->seed);
-    regret_run(&request->runner, &options, output.file != NULL ? &request->out : NULL,
-               &request->regret, request->outcomes, &request->why);
+    regret_run(&request->runner, &options, file != NULL ? &request->out : NULL, &request->regret,
+               request->outcomes, &request->why);
     for (int i = 0; i < OUTCOMES; i++) {
         request->count += request->outcomes[i];
     }
-    if (output.file != NULL) {
+    if (file != NULL) {
         json_close(&request->out);
-        if (!output_finish(&output, &why) || !output_publish(&output, &why)) {
-            output_discard(&output);
-            return complain("bench: --out %s: %s", request->shapes_file, why.text);
-        }
     }
-    output_discard(&output);
-    return EXIT_DONE;
+    return file == NULL || output_end(&output, file, true, &why)
+               ? EXIT_DONE
+               : complain("bench: --out %s", why.text);
 }
 
 /* After an exit code of 0. */
@@ -538,9 +536,9 @@ static enum args_result parse(struct request *request, int argc, char **argv) {
     struct tables tables;
     fill_tables(request, &tables);
     const struct arg_group groups[] = {
-        {"sizes", tables.sizes, SIZES_ARGS},   {"semantics", tables.semantics, SEMANTICS_ARGS},
-        {"more", tables.extras, EXTRAS_ARGS},  {"execution", tables.runner, RUNNER_ARGS},
-        {"measurement", tables.own, OWN_ARGS}, {"choice", tables.regret, REGRET_ARGS}};
+        ARG_GROUP("sizes", tables.sizes),     ARG_GROUP("semantics", tables.semantics),
+        ARG_GROUP("more", tables.extras),     ARG_GROUP("execution", tables.runner),
+        ARG_GROUP("measurement", tables.own), ARG_GROUP("choice", tables.regret)};
     const struct command command = {
         .verb = "bench",
         .summary = "check a problem's result, then time it",
@@ -562,8 +560,7 @@ static enum args_result parse(struct request *request, int argc, char **argv) {
             "  attest bench --device cuda --cache all --width 1 --seconds 5\n"
             "  attest bench --device cuda --grid canonical --all-variants --mode graph\n"
             "  attest bench --device cuda --regret 400 --check --out regret.json\n",
-        .groups = groups,
-        .group_count = sizeof groups / sizeof *groups,
+        ARG_GROUPS(groups),
     };
     const enum args_result parsed = args_parse(&command, argc, argv);
     return parsed == ARGS_RUN ? check_request(request, &tables) : parsed;

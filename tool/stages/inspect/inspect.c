@@ -6,7 +6,6 @@
 
 #include <ctype.h>
 #include <dlfcn.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -14,7 +13,6 @@
 #include <string.h>
 
 #include "base/message.h"
-#include "base/output.h"
 #include "device/kernels.h"
 #include "stages/inspect/ptxas_log.h"
 
@@ -285,11 +283,7 @@ void inspect_json(struct json *json, const struct inspected *row, enum inspect_s
         if (style == INSPECT_AGAINST && !figure->against) {
             continue;
         }
-        if (values[i] < 0) {
-            json_null(json, key);
-        } else {
-            json_int(json, key, values[i]);
-        }
+        json_known_int(json, key, values[i]);
     }
 }
 
@@ -431,16 +425,4 @@ bool other_find(const struct other_library *other, const struct inspected *own,
                          NULL)
                ? inspect_variant(&variant, &image, found, why)
                : explain(why, "it has no such cubin");
-}
-
-bool inspect_write(const char *path, const void *data, size_t bytes, attn_error *why) {
-    struct output output;
-    attn_error cause = {""};
-    bool good = output_open(&output, path, &cause);
-    if (good && fwrite(data, 1, bytes, output.file) != bytes) {
-        good = explain(&cause, "cannot write: %s", strerror(errno));
-    }
-    good = good && output_finish(&output, &cause) && output_publish(&output, &cause);
-    output_discard(&output);
-    return good || explain(why, "%s: %s", path, cause.text);
 }

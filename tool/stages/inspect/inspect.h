@@ -95,9 +95,6 @@ void inspect_values(const struct inspected *row, int64_t values[INSPECT_FIGURES]
 enum inspect_style { INSPECT_REPORT, INSPECT_UNIT, INSPECT_AGAINST };
 void inspect_json(struct json *json, const struct inspected *row, enum inspect_style style);
 
-/* An image as a file. */
-bool inspect_write(const char *path, const void *data, size_t bytes, attn_error *why);
-
 /* How many of the rules the row breaks, each in a sentence. budget NULL: it has none, which is the
  * first of them. */
 int inspect_gate(const struct inspected *row, const struct budget *budget,

@@ -13,6 +13,7 @@
 
 #include "base/file.h"
 #include "base/message.h"
+#include "base/output.h"
 #include "base/tool_path.h"
 #include "stages/inspect/inspect.h"
 #include "stages/inspect/ptxas_log.h"
@@ -58,7 +59,7 @@ static char *dump(const char *program, const attn_image *image, attn_error *why)
     snprintf(log, sizeof log, "%s/log", folder);
     struct child child;
     size_t bytes = 0;
-    if (inspect_write(cubin, image->data, image->bytes, why) &&
+    if (output_write(cubin, image->data, image->bytes, why) &&
         stage_run(log, DUMP_SECONDS, &child, why, program, "--dump-resource-usage", cubin, NULL)) {
         char ended[64];
         if (child.code != 0) {

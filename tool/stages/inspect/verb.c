@@ -19,6 +19,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/message.h"
+#include "base/output.h"
 #include "cli/verbs.h"
 #include "device/kernels.h"
 #include "stages/inspect/inspect.h"
@@ -61,11 +62,11 @@ static bool dump_image(const struct job *job, const char *name, const attn_image
     }
     snprintf(path, sizeof path, "%s/%s.%s.%s", job->dump_path, name, image->arch,
              ENDINGS[image->kind]);
-    if (!inspect_write(path, image->data, image->bytes, why) || image->log == NULL) {
+    if (!output_write(path, image->data, image->bytes, why) || image->log == NULL) {
         return image->log == NULL;
     }
     snprintf(path, sizeof path, "%s/%s.%s.log", job->dump_path, name, image->arch);
-    return inspect_write(path, image->log, strlen(image->log), why);
+    return output_write(path, image->log, strlen(image->log), why);
 }
 
 static int look_at_variant(struct job *job, const attn_variant *variant) {
@@ -133,14 +134,6 @@ static int look_at_file(struct job *job) {
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-static void put_known(struct json *json, const char *key, int64_t value) {
-    if (value < 0) {
-        json_null(json, key);
-    } else {
-        json_int(json, key, value);
-    }
-}
-
 /* json NULL: as text. */
 static void show_opcodes(struct json *json, const struct inspected *row) {
     struct sass_counts counts;
@@ -168,8 +161,8 @@ static void put_verdict(struct json *json, const struct job *job, const struct i
     const int count = inspect_gate(row, budget, failures);
     json_int(json, "tensor_demand", row->tensor_demand);
     json_bool(json, "log_bound", row->log_bound);
-    put_known(json, "budget_registers", budget != NULL ? budget->registers : -1);
-    put_known(json, "budget_tensor_ops", budget != NULL ? budget->tensor_ops : -1);
+    json_known_int(json, "budget_registers", budget != NULL ? budget->registers : -1);
+    json_known_int(json, "budget_tensor_ops", budget != NULL ? budget->tensor_ops : -1);
     json_bool(json, "pass", count == 0);
     json_open(json, "failures", '[');
     for (int i = 0; i < count; i++) {
@@ -186,7 +179,7 @@ static void put_row(struct json *json, const struct job *job, const struct inspe
     json_text(json, "family", row->family);
     json_text(json, "arch", row->arch);
     json_text(json, "dtype", row->family != NULL ? row->dtype : NULL);
-    put_known(json, "head_dim", row->head_dim);
+    json_known_int(json, "head_dim", row->head_dim);
     inspect_json(json, row, INSPECT_REPORT);
     json_bool(json, "asserts", row->output_call != NULL);
     json_text(json, "cubin_sha256", row->sha256);
@@ -415,7 +408,7 @@ int verb_inspect(int argc, char **argv) {
         arg_text("--dump", &job.dump_path, "DIR", "write cubins, PTX and ptxas logs there too"),
         arg_flag("--json", &job.json, "the same as JSON"),
     };
-    const struct arg_group groups[] = {{"options", args, sizeof args / sizeof *args}};
+    const struct arg_group groups[] = {ARG_GROUP("options", args)};
     const struct command command = {
         .verb = "inspect",
         .summary = "what the machine code in the library needs, compared with its budgets",
@@ -428,8 +421,7 @@ int verb_inspect(int argc, char **argv) {
         .examples = "  attest inspect --variant wmma\n"
                     "  attest inspect --against build-debug/libattn.so\n"
                     "  attest inspect --image kernel.cubin --opcodes\n",
-        .groups = groups,
-        .group_count = 1,
+        ARG_GROUPS(groups),
     };
     const enum args_result parsed = args_parse(&command, argc, argv);
     if (parsed != ARGS_RUN) {

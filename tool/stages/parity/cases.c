@@ -47,9 +47,9 @@ static bool takes(const struct target *t, attn_causal causal, int64_t ratio) {
     attn_problem p;
     attn_problem_init(&p);
     p.dtype = t->variant.dtypes >> ATTN_BF16 & 1 ? ATTN_BF16 : ATTN_FP16;
-    p.dtype_kv = dtype_kv_of(&t->variant);
     p.head_dim = t->variant.head_dim_multiple;
     p.head_dim_v = ratio * p.head_dim;
+    problem_suit(&t->variant, &p);
     p.causal = causal;
     return !device_is_gpu(t->device) ||
            attn_variant_check(t->context, t->runs_as, &p, NULL) == ATTN_OK;
@@ -69,6 +69,7 @@ static void draw_recipe(const struct target *t, struct parity_case *made, uint64
         .gpu = device_is_gpu(t->device),
         .emulated = t->emulated,
         .fp8_only = dtype_kv_of(v) >= 0,
+        .v_in_k = v->v_in_k > 0 ? v->v_in_k : -1,
         .budget = v->direction == ATTN_BACKWARD ? BUDGET_BACKWARD : BUDGET};
     enum recipe_kind kind = KINDS[made->number % KINDS_EVERY].recipe;
     made->kind = KINDS[made->number % KINDS_EVERY].kind;
@@ -176,11 +177,26 @@ static uint64_t case_seed(const char *variant, uint64_t seed, int64_t number) {
     return mixed + (uint64_t)number * 0x632BE59BD9B4E019u;
 }
 
+/* Of an outsider, which has no variant to ask. */
+static bool make_outside(const struct target *t, struct parity_case *made, struct sample *sample,
+                         uint64_t *state) {
+    for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
+        t->outsider->draw(t->outsider, made, rng_next(state), attempt);
+        if (case_build(made, sample)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 bool case_make(const struct target *t, int64_t number, struct parity_case *made,
                struct sample *sample, attn_error *why) {
     uint64_t state = case_seed(t->variant.name, t->seed, number);
     explain(why, "out of memory for the tensors of a case");
     *made = (struct parity_case){.number = number};
+    if (t->outsider != NULL) {
+        return make_outside(t, made, sample, &state);
+    }
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
         draw_recipe(t, made, rng_next(&state), attempt);
         if (made->backward && fabsf(made->recipe.problem.scale) > MOST_SCALE_BACKWARD) {

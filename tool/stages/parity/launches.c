@@ -75,11 +75,11 @@ static bool choose_problem(const struct target *t, enum launch_mode mode, attn_p
         problem->seq_q = shape[3];
         problem->seq_kv = shape[4];
         problem->dtype = (attn_dtype)(i / 2 % DTYPES);
-        problem->dtype_kv = dtype_kv_of(&t->variant);
         problem->causal = i % 2 == 0 ? ATTN_CAUSAL_BOTTOM_RIGHT : ATTN_CAUSAL_NONE;
         if (t->variant.head_dim_max > 0 && t->variant.head_dim_max < problem->head_dim) {
             problem->head_dim = t->variant.head_dim_max;
         }
+        problem_suit(&t->variant, problem);
         add_options(t, mode, problem);
         if ((t->variant.dtypes >> problem->dtype & 1) != 0 &&
             attn_variant_check(t->context, t->runs_as, problem, why) == ATTN_OK) {

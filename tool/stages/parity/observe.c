@@ -38,10 +38,10 @@ bool target_accepts(const struct target *t, attn_problem *accepted, attn_error *
         attn_problem p;
         attn_problem_init(&p);
         p.dtype = (attn_dtype)dtype;
-        p.dtype_kv = dtype_kv_of(v);
         p.causal = i % 2 == 0 ? ATTN_CAUSAL_NONE : ATTN_CAUSAL_TOP_LEFT;
         p.seq_kv = 16;
         p.head_dim = v->head_dim_max > 0 && v->head_dim_max < 64 ? v->head_dim_max : 64;
+        problem_suit(v, &p);
         if ((v->dtypes >> dtype & 1) != 0 &&
             attn_variant_check(t->context, t->runs_as, &p, why) == ATTN_OK) {
             *accepted = p;

@@ -29,14 +29,15 @@
 
 /* ---- what is tried --------------------------------------------------------------------------- */
 
-/* A variant on an open device. */
+/* A variant on an open device, or something else that computes samples. */
 struct target {
     attn_context *context;
     struct device *device;
     attn_variant variant;
     const char *runs_as; /* its name, or that under which another image of it was added */
     uint64_t seed;
-    bool emulated; /* on the virtual GPU, which is a thousand times slower */
+    bool emulated;             /* on the virtual GPU, which is a thousand times slower */
+    struct outsider *outsider; /* NULL: the variant */
 };
 
 /* Opens the device; the variant is the caller's to choose. The target can be closed in any case. */
@@ -67,6 +68,20 @@ struct parity_case {
     int64_t hidden;         /* CASE_PAST_NAN: queries whose dO is NaN */
 };
 
+/* Code that is no variant of the library (`attest judge`): which cases it is given, and how one is
+ * run. `run` keeps to run_sample's contract. The context of its target is a CPU's, and the variant
+ * has a name and nothing else. */
+enum run_result {
+    RUN_DONE,
+    RUN_WRONG, /* damage, other bits the second time, a refusal */
+    RUN_LOST   /* the device failed, and nothing that it says later can be trusted */
+};
+
+struct outsider {
+    void (*draw)(const struct outsider *self, struct parity_case *made, uint64_t seed, int attempt);
+    enum run_result (*run)(struct outsider *self, struct sample *sample, attn_error *why);
+};
+
 static inline bool case_is_poisoned(const struct parity_case *made) {
     return made->kind >= CASE_FUTURE_NAN;
 }
@@ -79,12 +94,6 @@ bool case_make(const struct target *target, int64_t number, struct parity_case *
 bool case_build(struct parity_case *made, struct sample *sample);
 
 /* ---- one run --------------------------------------------------------------------------------- */
-
-enum run_result {
-    RUN_DONE,
-    RUN_WRONG, /* damage, other bits the second time, a refusal */
-    RUN_LOST   /* the device failed, and nothing that it says later can be trusted */
-};
 
 /* Poisons the outputs, computes the sample with the target's variant (backward: after a forward,
  * on a CPU), brings the outputs back into the sample and looks for damage to everything. */

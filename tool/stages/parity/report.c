@@ -245,25 +245,13 @@ static void print_summary(const struct report *report) {
     fflush(stdout); /* before the complaint on stderr */
 }
 
-static const char *text_or_null(const char *text) {
-    return text[0] != '\0' ? text : NULL;
-}
-
-static void int_or_null(struct json *json, const char *key, int64_t value) {
-    if (value >= 0) {
-        json_int(json, key, value);
-    } else {
-        json_null(json, key);
-    }
-}
-
 static void variant_json(struct json *json, const struct report *report,
                          const struct variant_report *v) {
     char command[700];
     json_open(json, NULL, '{');
     json_text(json, "name", v->name);
     json_text(json, "family", v->family);
-    json_text(json, "not_run", text_or_null(v->refusal));
+    json_known_text(json, "not_run", v->refusal);
     json_int(json, "cases", v->cases);
     json_int(json, "failed", v->failed);
     json_int(json, "controls_failed", v->invalid);
@@ -275,7 +263,7 @@ static void variant_json(struct json *json, const struct report *report,
     }
     json_open(json, "launches", '{');
     for (int mode = 0; mode < LAUNCH_MODES; mode++) {
-        int_or_null(json, LAUNCH_NAMES[mode], v->launches[mode]);
+        json_known_int(json, LAUNCH_NAMES[mode], v->launches[mode]);
     }
     json_close(json);
     json_real(json, "seconds", v->seconds);
@@ -283,11 +271,11 @@ static void variant_json(struct json *json, const struct report *report,
     for (size_t i = 0; i < v->failure_count; i++) {
         const struct failure *f = &v->failures[i];
         json_open(json, NULL, '{');
-        int_or_null(json, "case", f->number);
+        json_known_int(json, "case", f->number);
         json_text(json, "command", repeat_text(report, v, f, command, sizeof command));
         json_text(json, "reason", f->reason);
-        json_text(json, "problem", text_or_null(f->recipe));
-        json_text(json, "anatomy", text_or_null(f->anatomy));
+        json_known_text(json, "problem", f->recipe);
+        json_known_text(json, "anatomy", f->anatomy);
         json_close(json);
     }
     json_close(json);
@@ -306,8 +294,8 @@ void report_end(const struct report *report) {
     json_open(&json, NULL, '{');
     json_text(&json, "attn", attn_version());
     json_text(&json, "device", setup->device);
-    json_text(&json, "name", text_or_null(report->device_name));
-    json_text(&json, "arch", text_or_null(report->device_arch));
+    json_known_text(&json, "name", report->device_name);
+    json_known_text(&json, "arch", report->device_arch);
     json_text(&json, "through",
               setup->ptx             ? "ptx"
               : setup->image != NULL ? setup->image

@@ -8,6 +8,7 @@
  *
  * Invariant: the outputs hold NaN bytes before each run, on whatever device.
  */
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -66,33 +67,15 @@ static bool upload(const struct mirror *mirror, const struct sample *s, int inde
                         why);
 }
 
+/* Every member after the size is a pointer, into a block of the sample or NULL. */
 static void translate_tensors(const struct mirror *mirror, const struct sample *s,
                               attn_tensors *t) {
-    t->q = translate(mirror, s, t->q);
-    t->k = translate(mirror, s, t->k);
-    t->v = translate(mirror, s, t->v);
-    t->o = translate(mirror, s, t->o);
-    t->lse = translate(mirror, s, t->lse);
-    t->bias = translate(mirror, s, t->bias);
-    t->mask = translate(mirror, s, t->mask);
-    t->alibi_slopes = translate(mirror, s, t->alibi_slopes);
-    t->sink = translate(mirror, s, t->sink);
-    t->cu_seqlens_q = translate(mirror, s, t->cu_seqlens_q);
-    t->cu_seqlens_kv = translate(mirror, s, t->cu_seqlens_kv);
-    t->used_kv = translate(mirror, s, t->used_kv);
-    t->block_table = translate(mirror, s, t->block_table);
-    t->used_q = translate(mirror, s, t->used_q);
-    t->offsets = translate(mirror, s, t->offsets);
-    t->draft_mask = translate(mirror, s, t->draft_mask);
-    t->k_scale = translate(mirror, s, t->k_scale);
-    t->v_scale = translate(mirror, s, t->v_scale);
-    t->d_o = translate(mirror, s, t->d_o);
-    t->dq = translate(mirror, s, t->dq);
-    t->dk = translate(mirror, s, t->dk);
-    t->dv = translate(mirror, s, t->dv);
-    t->d_bias = translate(mirror, s, t->d_bias);
-    t->d_sink = translate(mirror, s, t->d_sink);
-    t->d_alibi_slopes = translate(mirror, s, t->d_alibi_slopes);
+    for (size_t at = offsetof(attn_tensors, q); at < sizeof *t; at += sizeof(void *)) {
+        void *pointer;
+        memcpy(&pointer, (char *)t + at, sizeof pointer);
+        pointer = translate(mirror, s, pointer);
+        memcpy((char *)t + at, &pointer, sizeof pointer);
+    }
 }
 
 bool mirror_make(struct mirror *mirror, struct device *device, const struct sample *s,
@@ -344,6 +327,9 @@ bool run_forward(struct sample *s, attn_error *why) {
 }
 
 enum run_result run_sample(const struct target *t, struct sample *s, attn_error *why) {
+    if (t->outsider != NULL) {
+        return t->outsider->run(t->outsider, s, why);
+    }
     struct run r = {.target = t, .sample = s, .why = why};
     const attn_problem *problem = s->gradients != NULL ? &s->gradients->problem : &s->problem;
     if (s->gradients != NULL && !run_forward(s, why)) {

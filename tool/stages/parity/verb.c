@@ -422,10 +422,8 @@ int verb_parity(int argc, char **argv) {
         arg_choice("--job", &r.job, JOB_NAMES, "what the child is to do"),
         arg_pair("--batch", r.batch, 0, INT64_MAX, "its cases: the first, and how many"),
     };
-    const struct arg_group groups[] = {
-        {"what", what, sizeof what / sizeof *what},
-        {"how", how, sizeof how / sizeof *how},
-        {"for child processes", child, sizeof child / sizeof *child}};
+    const struct arg_group groups[] = {ARG_GROUP("what", what), ARG_GROUP("how", how),
+                                       ARG_GROUP("for child processes", child)};
     const struct command command = {
         .verb = "parity",
         .summary = "proves the kernels of a device against the double-precision reference",
@@ -438,8 +436,7 @@ int verb_parity(int argc, char **argv) {
         .examples = "  attest parity --quick\n"
                     "  attest parity --direction backward --cases 100\n"
                     "  attest parity --device cuda --variant '^fwd_wmma_fp16'\n",
-        .groups = groups,
-        .group_count = sizeof groups / sizeof *groups,
+        ARG_GROUPS(groups),
     };
     const enum args_result parsed = args_parse(&command, argc, argv);
     if (parsed != ARGS_RUN) {

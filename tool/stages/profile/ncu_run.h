@@ -17,7 +17,6 @@
 
 #include "attn.h"
 #include "base/json.h"
-#include "base/json_read.h"
 
 /* ---- what it prints ----------------------------------------------------------------------------
  *
@@ -111,10 +110,6 @@ const struct ncu_kernel *ncu_figures(const struct ncu_result *result, const char
 
 /* The controls and values of a unit. */
 void ncu_unit_json(struct json *unit, const struct ncu_kernel *kernel, bool idle);
-
-/* Whether the values and the control of a unit follow from what ncu printed, a text that ends with
- * a 0; else why not. */
-bool ncu_unit_follows(char *text, size_t bytes, const struct json_value *unit, attn_error *why);
 
 /* The target's side: launches the sleeping kernel, then every variant whose name matches the
  * expression, each once. Returns the exit code of the program. */

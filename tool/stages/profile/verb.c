@@ -139,7 +139,7 @@ static void print_json(const struct profile *p, const char *verdict) {
         json_open(&json, NULL, '{');
         json_text(&json, "variant", subject->name);
         json_text(&json, "verdict", subject->verdict);
-        stage_reason(&json, &subject->why);
+        json_known_text(&json, "reason", subject->why.text);
         if (subject->seen) {
             ncu_values_json(&json, &subject->kernel);
         }
@@ -228,7 +228,7 @@ static enum args_result parse(struct profile *p, int argc, char **argv) {
         arg_flag("--json", &p->json, "report as JSON"),
         arg_flag("--target", &p->target, "be the program that runs under ncu"),
     };
-    const struct arg_group groups[] = {{"options", args, sizeof args / sizeof *args}};
+    const struct arg_group groups[] = {ARG_GROUP("options", args)};
     const struct command command = {
         .verb = "profile",
         .summary = "what Nsight Compute sees of the kernels while they run",
@@ -239,8 +239,7 @@ static enum args_result parse(struct profile *p, int argc, char **argv) {
                  "idle, else INVALID. Clocks are left as they are.\n",
         .examples = "  attest profile --variant hopper\n"
                     "  attest profile --ncu /opt/nsight/ncu --json > profile.json\n",
-        .groups = groups,
-        .group_count = 1,
+        ARG_GROUPS(groups),
     };
     p->device = "cuda";
     p->timeout = 300;

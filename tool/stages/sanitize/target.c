@@ -64,13 +64,13 @@ static void make_problem(const attn_variant *variant, const struct small_case *s
                          attn_problem *problem) {
     attn_problem_init(problem);
     problem->dtype = (attn_dtype)__builtin_ctz(variant->dtypes); /* the first that it takes */
-    problem->dtype_kv = dtype_kv_of(variant);
     problem->batch = small->batch;
     problem->heads_q = small->heads_q;
     problem->heads_kv = small->heads_kv;
     problem->seq_q = small->seq_q;
     problem->seq_kv = small->seq_kv;
     problem->head_dim = head_dim_for(variant);
+    problem_suit(variant, problem);
     problem->causal = small->causal;
     problem->layout = small->layout;
 }

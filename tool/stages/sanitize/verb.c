@@ -103,7 +103,7 @@ static enum sanitizer_verdict overall(const struct sanitize *s, int *first) {
 
 static void run_json(struct json *json, const char *key, const struct sanitizer_run *run) {
     json_open(json, key, '{');
-    json_text(json, "log", run->path[0] != '\0' ? run->path : NULL);
+    json_known_text(json, "log", run->path);
     if (run->done) {
         json_int(json, "exit_code", run->child.code);
         json_real(json, "seconds", run->child.seconds);
@@ -111,7 +111,7 @@ static void run_json(struct json *json, const char *key, const struct sanitizer_
         json_int(json, "launches", run->log.launches);
         json_int(json, "variants", run->log.variants);
     }
-    stage_reason(json, &run->why);
+    json_known_text(json, "reason", run->why.text);
     json_close(json);
 }
 
@@ -122,7 +122,7 @@ static void print_json(const struct sanitize *s, enum sanitizer_verdict verdict)
     json_text(&json, "arch", s->device.arch);
     json_bool(&json, "ptx", s->target.ptx);
     json_text(&json, "sanitizer", s->sanitizer.path);
-    json_text(&json, "sanitizer_version", s->version[0] != '\0' ? s->version : NULL);
+    json_known_text(&json, "sanitizer_version", s->version);
     json_open(&json, "variants", '[');
     for (size_t i = 0; i < s->candidate_count; i++) {
         json_open(&json, NULL, '{');
@@ -139,7 +139,7 @@ static void print_json(const struct sanitize *s, enum sanitizer_verdict verdict)
             json_open(&json, NULL, '{');
             json_text(&json, "tool", SANITIZER_TOOL_NAMES[i]);
             json_text(&json, "verdict", SANITIZER_VERDICT_NAMES[result->verdict]);
-            stage_reason(&json, &result->why);
+            json_known_text(&json, "reason", result->why.text);
             json_bool(&json, "control_caught", result->caught);
             run_json(&json, "control", &result->control);
             run_json(&json, "run", &result->variants);
@@ -255,9 +255,8 @@ int verb_sanitize(int argc, char **argv) {
         arg_flag("--target", &s.as_target, "do the work of the program under the tool"),
         arg_text("--image", &s.target.image, "FILE", "with --target: run this planted fault"),
     };
-    const struct arg_group groups[] = {{"what", what, sizeof what / sizeof *what},
-                                       {"how", how, sizeof how / sizeof *how},
-                                       {"for child processes", inside, 2}};
+    const struct arg_group groups[] = {ARG_GROUP("what", what), ARG_GROUP("how", how),
+                                       ARG_GROUP("for child processes", inside)};
     const struct command command = {
         .verb = "sanitize",
         .summary = "every kernel under compute-sanitizer, and a planted fault for each tool",
@@ -269,8 +268,7 @@ int verb_sanitize(int argc, char **argv) {
                  "  4 INVALID  a tool missed its planted fault, or its log proves nothing\n",
         .examples = "  attest sanitize\n"
                     "  attest sanitize --variant 'wmma.*bf16' --tool racecheck --out logs\n",
-        .groups = groups,
-        .group_count = sizeof groups / sizeof *groups,
+        ARG_GROUPS(groups),
     };
     const enum args_result parsed = args_parse(&command, argc, argv);
     if (parsed != ARGS_RUN) {

@@ -5,16 +5,17 @@
  * without queries or keys, the longest sequence, rows without visible keys, scores of -inf, scores
  * that exceed every stale max, or fp32, or are far from 0, infinities that must not propagate.
  *
- * Each edge is run with one variant of every family that takes it, in fp16 and bf16 in turn.
+ * Each edge is run with one variant of the families that take it (in_turn), in fp16 and bf16 in
+ * turn.
  */
 #include "tool/stages/parity/parity.h" /* and with it what tests of tool/ link */
 #include "vgpu/edge_fixture.h"
 
 static size_t edges; /* so far: the next one takes the other dtype */
 
-/* One variant of every family that takes the problem, of the dtype whose turn it is and with the
- * problem's head_dim where this build has such a one; how many these were. `arch`: only those for
- * it, NULL: all. */
+/* One variant of each family that takes the problem (in_turn), of the dtype whose turn it is and
+ * with the problem's head_dim where this build has such a one; how many families these were.
+ * `arch`: only those for it, NULL: all. */
 static int try_edge_on(const char *arch, const struct edge *edge) {
     const attn_dtype turn = edges++ % 2 == 0 ? ATTN_BF16 : ATTN_FP16;
     attn_variant variant = {.size = sizeof variant};
@@ -28,7 +29,9 @@ static int try_edge_on(const char *arch, const struct edge *edge) {
             for (int j = 0; j < count; j++) {
                 known = known || strcmp(done[j], variant.family) == 0;
             }
-            if (!known && try_variant(edge, &variant, pass == 1)) {
+            struct recipe recipe;
+            if (!known && edge_recipe(edge, &variant, pass == 1, &recipe) &&
+                (!in_turn() || try_variant(edge, &variant, pass == 1))) {
                 done[count++] = variant.family;
             }
         }

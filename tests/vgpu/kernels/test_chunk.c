@@ -123,18 +123,6 @@ TEST(several_items_to_a_cta) {
     try_splits(&edge);
 }
 
-static void use_some_keys(struct sample *s) {
-    static const int32_t used[] = {0, 1, 129, 700, 1000};
-    fill(s, 1.0F, 1.0F, 1.0F);
-    for (int64_t b = 0; b < s->full.batch; b++) {
-        lengths(&s->used)[b] = used[b % 5];
-        for (int64_t j = used[b % 5]; j < s->full.seq_kv; j++) {
-            set_k(s, b, 0, j, 0, NAN);
-            set_v(s, b, 0, j, s->full.head_dim_v - 1, INFINITY);
-        }
-    }
-}
-
 TEST(splits_without_keys) {
     NEEDS_CHUNK;
     struct edge edge = {.problem = problem_of(5, 2, 70, 1000), .change = use_some_keys};
@@ -197,14 +185,9 @@ TEST(a_retry_of_one_split) {
     }
 }
 
-/* Scores beyond 2^23: no GEMM is precise enough, and repair recomputes the rows. */
-static void grow(struct sample *s) {
-    fill(s, 9000.0F, 9000.0F, 1.0F); /* of fp16's 65504 */
-}
-
 TEST(scores_far_from_zero) {
     NEEDS_CHUNK;
-    struct edge edge = {.problem = problem_of(1, 2, 20, 600), .change = grow};
+    struct edge edge = {.problem = problem_of(1, 2, 20, 600), .change = grow_scores};
     try_splits(&edge);
 }
 

@@ -129,18 +129,13 @@ TEST(stages_are_filled_again) {
     try_clusters(&edge, IN_EITHER);
 }
 
-/* Scores beyond 2^31, of which nothing may be left in the exponent but differences. */
-static void grow(struct sample *s) {
-    fill(s, 9000.0F, 9000.0F, 1.0F); /* of fp16's 65504 */
-}
-
 TEST(scores_far_from_zero) {
     NEEDS_DECODE;
     struct edge edge = {.problem = problem_of(1, 4, 4, 1000)};
     edge.problem.scale = 1e10F;
     try_parts(&edge);
     edge.problem.scale = NAN;
-    edge.change = grow;
+    edge.change = grow_scores;
     try_parts(&edge);
 }
 
@@ -160,18 +155,6 @@ TEST(several_tiles_of_rows) {
     try_parts(&edge);
     edge.problem.window_left = 100; /* the first rows of a tile do not see what the last see */
     try_parts(&edge);
-}
-
-static void use_some_keys(struct sample *s) {
-    static const int32_t used[] = {0, 1, 129, 700, 1000};
-    fill(s, 1.0F, 1.0F, 1.0F);
-    for (int64_t b = 0; b < s->full.batch; b++) {
-        lengths(&s->used)[b] = used[b % 5];
-        for (int64_t j = used[b % 5]; j < s->full.seq_kv; j++) {
-            set_k(s, b, 0, j, 0, NAN);
-            set_v(s, b, 0, j, s->full.head_dim_v - 1, INFINITY);
-        }
-    }
 }
 
 TEST(parts_without_keys) {

@@ -194,7 +194,8 @@ static bool run_on(const attn_variant *variant, struct sample *s, attn_error *wh
  * add zeros. Split-KV kernels split otherwise when causal hides some keys. */
 static bool try_law(const attn_variant *variant, void *user) {
     const struct law *law = user;
-    const bool shares = strstr(variant->family, "_decode") != NULL;
+    const bool shares =
+        strstr(variant->family, "_decode") != NULL || strstr(variant->family, "_wide") != NULL;
     struct recipe recipe;
     struct sample plain, masked;
     attn_error why = {""};

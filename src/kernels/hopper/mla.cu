@@ -1,0 +1,475 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * mla.cu - decode with multi-head latent attention for Hopper (sm_90a): many query heads, one KV
+ * head of head_dim up to 576, whose first columns, up to 512, are V (v_in_k). Split-KV. wgmma, TMA.
+ *
+ * A CTA has 64 rows: heads of one query or of several. O of 64 x 512 would take all registers of a
+ * warpgroup, so each of the two consumers has half of its columns. K is loaded once for both GEMMs:
+ * it is the B operand of S = QK^T as stored, and of O += PV transposed.
+ *
+ *     producer     K of each tile of keys, by TMA: boxes of a page or a tile, whichever is smaller
+ *     consumer 0   prologue: S = QK^T of the first tile
+ *                  m, P = exp2(S - m), alpha; both into the mailbox
+ *                  O[:, 0:256] += P V; meanwhile S of the next tile
+ *     consumer 1   P and alpha from the mailbox, in the fragment order of consumer 0
+ *                  O[:, 256:512] += P V
+ *     merge        of the CTAs that share rows (portable/own_merge.h); epilogue from registers
+ *
+ * Cycles of a tile (D 576/512): tensor cores 1152 for S, 1024 for PV. Shared memory, at 128 bytes a
+ * cycle: Q and K for S 1152, V 512, TMA 576, mailbox 144. L2 at 24 bytes a cycle: 3072.
+ *
+ * The max advances if a tile's max exceeds it by MAX_GROWTH; O is rescaled only then.
+ *
+ * Shared memory map, dynamic, from the first multiple of 1024 on, in bytes:
+ *     q          BM x D x 2
+ *     k          STAGES x BN x D x 2
+ *     mailbox    BM x BN x 2 (P), BM x 16 (alpha); at the end m and l
+ *
+ * Invariant: thread i of both consumers has the same rows. Rows of V past the last key are zeroed
+ * in shared memory, since 0 times NaN is NaN.
+ */
+#define ATTN_FULL 1
+#define ATTN_PAGED 1
+#include "common/repair.h"
+#include "hopper/tma.h"
+#include "hopper/wgmma.h"
+#include "portable/own_merge.h"
+
+enum {
+    CONSUMERS = 2,
+    CONSUMER_THREADS = CONSUMERS * WG_THREADS,
+    PRODUCER_REGISTERS = 24,
+    CONSUMER_REGISTERS = 240,
+    HALF_COLUMNS = 256, /* of O */
+    HALF_REGS = HALF_COLUMNS / 2,
+    P_BYTES = ATTN_BM * ATTN_BN * 2,
+    /* named barriers; 1 is that of own_merge.h */
+    P_FULL = 2,
+    P_EMPTY = 3,
+    TAIL = 4
+};
+static_assert(ATTN_BM == WG_ROWS && ATTN_WARPS == 4 * (CONSUMERS + 1), "three warpgroups");
+static_assert(ATTN_D > 2 * HALF_COLUMNS - 64 && ATTN_D % 64 == 0, "V is in K");
+
+/* bf16 has 8 significant bits: a key that outweighs all others should have p = 1, not a rounded p.
+ */
+#ifdef ATTN_DTYPE_fp16
+#define MAX_GROWTH 8.0f
+#else
+#define MAX_GROWTH 0.0f
+#endif
+
+struct stages {
+    unsigned q, k, mailbox;
+    unsigned k_full, k_empty; /* mbarriers */
+};
+
+/* The KV tiles of this CTA. */
+struct range {
+    int begin, end;
+    struct keys first, last; /* that the first and the last row see */
+};
+
+/* ---- producer -------------------------------------------------------------------------------- */
+
+/* A box after the last key is that key's again: it is hidden anyway, and no unused entry of the
+ * table is followed. */
+INLINE void load_pages(const struct attn_tma_args &t, const struct work &w, unsigned to,
+                       unsigned full, int first_key, unsigned long long policy) {
+    const struct attn_args &a = t.a;
+    const int rows = min((int)ATTN_BN, a.page_size);
+#pragma unroll 1
+    for (int row = 0; row < ATTN_BN; row += rows) {
+        const int key = min(first_key + row, w.seq_kv - 1), page = page_of_key(a, w.batch, key);
+        const int first = row_in_page(a, key) & -rows; /* rows: a power of 2 */
+#pragma unroll
+        for (int chunk = 0; chunk < CHUNKS; chunk++) {
+            tma_load_hinted(to + (unsigned)(chunk * KV_CHUNK + row * SWIZZLE_BYTES), &t.k, full,
+                            64 * chunk, first, head_kv_of(a, w), page, policy);
+        }
+    }
+}
+
+INLINE void produce(const struct attn_tma_args &t, const struct work &w, const struct range &keys,
+                    const struct stages &at) {
+    const struct attn_args &a = t.a;
+    const bool packed = a.cu_seqlens_kv != 0 && !is_paged(a);
+    const int row = packed ? a.cu_seqlens_kv[w.batch] : 0, batch = packed ? 0 : w.batch;
+    const unsigned long long policy = l2_policy(a.tiles_q == 1);
+    struct ring ring = {0, 1}; /* all stages are empty */
+#pragma unroll 1
+    for (int n = keys.begin; n < keys.end; n++) {
+        const unsigned to = at.k + (unsigned)(ring.stage * KV_BYTES);
+        const unsigned full = at.k_full + (unsigned)(ring.stage * MBARRIER_BYTES);
+        mbarrier_wait(at.k_empty + (unsigned)(ring.stage * MBARRIER_BYTES), ring.parity);
+        mbarrier_arrive_expect(full, KV_BYTES);
+        if (is_paged(a)) {
+            load_pages(t, w, to, full, n * ATTN_BN, policy);
+        } else {
+#pragma unroll
+            for (int chunk = 0; chunk < CHUNKS; chunk++) {
+                tma_load_hinted(to + (unsigned)(chunk * KV_CHUNK), &t.k, full, 64 * chunk,
+                                row + n * ATTN_BN, head_kv_of(a, w), batch, policy);
+            }
+        }
+        advance<ATTN_STAGES>(ring);
+    }
+}
+
+/* ---- GEMMs ----------------------------------------------------------------------------------- */
+
+/* S = QK^T, in flight. */
+INLINE void gemm_qk(float (&s)[S_REGS], unsigned q, unsigned k) {
+    const unsigned long long left = smem_descriptor(q, 16), right = smem_descriptor(k, 16);
+    fence_operand(s);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < QK_STEPS; i++) {
+        wgmma_ss(s, descriptor_at(left, i / 4 * Q_CHUNK + i % 4 * 32),
+                 descriptor_at(right, i / 4 * KV_CHUNK + i % 4 * 32), i > 0);
+    }
+    wgmma_commit();
+}
+
+/* O += PV of half of the columns, in flight. */
+INLINE void gemm_pv(float (&o)[HALF_REGS], unsigned (&p)[P_REGS], unsigned v) {
+    fence_operand(o);
+    fence_operand(p);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < PV_STEPS; i++) {
+        wgmma_rs(o, &p[4 * i], smem_descriptor(v + (unsigned)(i * 2 * SWIZZLE_ATOM), KV_CHUNK));
+    }
+    wgmma_commit();
+}
+
+INLINE void rescale(float (&o)[HALF_REGS], const float (&alpha)[2]) {
+    if (__any_sync(~0U, alpha[0] != 1.0f || alpha[1] != 1.0f)) {
+#pragma unroll
+        for (int i = 0; i < HALF_REGS; i++) {
+            o[i] *= alpha[i / 2 % 2];
+        }
+    }
+}
+
+/* ---- softmax --------------------------------------------------------------------------------- */
+
+/* Of the two rows of a thread; l of its own keys until the end. */
+struct row_state {
+    float m[2], l[2];
+};
+
+/* S becomes P; m and l advance. */
+INLINE void softmax(unsigned (&p)[P_REGS], float (&alpha)[2], float (&s)[S_REGS],
+                    struct row_state &state) {
+#pragma unroll
+    for (int row = 0; row < 2; row++) {
+        float most = s[2 * row], sum = 0.0f;
+#pragma unroll
+        for (int i = row; i < P_REGS; i += 2) {
+            most = fmaxf(most, fmaxf(s[2 * i], s[2 * i + 1]));
+        }
+        most = fmaxf(most, __shfl_xor_sync(~0U, most, 1));
+        most = fmaxf(most, __shfl_xor_sync(~0U, most, 2));
+        const float m_old = state.m[row], m = most > m_old + MAX_GROWTH ? most : m_old;
+        alpha[row] = exp2_fast(m_old - m);
+#pragma unroll
+        for (int i = row; i < P_REGS; i += 2) {
+            const float low = exp2_fast(s[2 * i] - m), high = exp2_fast(s[2 * i + 1] - m);
+            sum += low + high;
+            p[i] = pack(low, high);
+        }
+        state.m[row] = m;
+        state.l[row] = fmaf(state.l[row], alpha[row], sum);
+    }
+}
+
+/* Scores into base 2; those of keys that a row does not see become -inf. */
+INLINE void finish_scores(float (&s)[S_REGS], const struct attn_args &a, const struct work &w,
+                          const struct range &keys, int first_key, int row, int lane) {
+#pragma unroll
+    for (int i = 0; i < S_REGS; i++) {
+        s[i] = scaled(s[i], a.scale_log2);
+    }
+    if (first_key >= keys.last.begin && first_key <= keys.first.end - ATTN_BN) {
+        return;
+    }
+    const struct keys visible[2] = {keys_of_query(a, w, query_of_row(a, row)),
+                                    keys_of_query(a, w, query_of_row(a, row + 8))};
+#pragma unroll
+    for (int i = 0; i < S_REGS; i++) {
+        const int key = first_key + 8 * (i / 4) + lane % 4 * 2 + i % 2;
+        const struct keys &of_row = visible[i / 2 % 2];
+        s[i] = key >= of_row.begin && key < of_row.end ? s[i] : MINUS_INFINITY;
+    }
+}
+
+/* ---- mailbox --------------------------------------------------------------------------------- */
+
+struct mailbox {
+    uint4 p[P_REGS / 4][WG_THREADS];
+    float2 alpha[WG_THREADS];
+};
+static_assert(sizeof(struct mailbox) == P_BYTES + 16 * ATTN_BM, "as the host counts");
+
+INLINE void send(struct mailbox *box, const unsigned (&p)[P_REGS], const float (&alpha)[2],
+                 int thread) {
+#pragma unroll
+    for (int i = 0; i < P_REGS / 4; i++) {
+        box->p[i][thread] = make_uint4(p[4 * i], p[4 * i + 1], p[4 * i + 2], p[4 * i + 3]);
+    }
+    box->alpha[thread] = make_float2(alpha[0], alpha[1]);
+}
+
+INLINE void receive(const struct mailbox *box, unsigned (&p)[P_REGS], float (&alpha)[2],
+                    int thread) {
+#pragma unroll
+    for (int i = 0; i < P_REGS / 4; i++) {
+        const uint4 four = box->p[i][thread];
+        p[4 * i] = four.x, p[4 * i + 1] = four.y, p[4 * i + 2] = four.z, p[4 * i + 3] = four.w;
+    }
+    const float2 both = box->alpha[thread];
+    alpha[0] = both.x, alpha[1] = both.y;
+}
+
+/* ---- consumers ------------------------------------------------------------------------------- */
+
+/* Rows of V from `first` on become 0. By all threads of a warpgroup; S has been computed. */
+INLINE void zero_rows(unsigned k, int first, int thread) {
+    const int of_chunk = (ATTN_BN - first) * (SWIZZLE_BYTES / 16);
+#pragma unroll 1
+    for (int i = thread; i < CHUNKS * of_chunk; i += WG_THREADS) {
+        const unsigned to =
+            k + (unsigned)(i / of_chunk * KV_CHUNK + first * SWIZZLE_BYTES + i % of_chunk * 16);
+        asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" : : "r"(to), "r"(0) : "memory");
+    }
+    fence_proxy_async();
+    named_barrier_sync(TAIL, WG_THREADS);
+}
+
+/* P of tile n to registers and the mailbox, O rescaled. */
+INLINE void softmax_of_tile(float (&o)[HALF_REGS], unsigned (&p)[P_REGS], float (&s)[S_REGS],
+                            struct row_state &state, const struct attn_args &a,
+                            const struct work &w, const struct range &keys, int n,
+                            struct mailbox *box, int thread) {
+    const int lane = thread % LANES, row = w.first_row + thread / LANES * 16 + lane / 4;
+    float alpha[2];
+    fence_operand(s);
+    finish_scores(s, a, w, keys, n * ATTN_BN, row, lane);
+    softmax(p, alpha, s, state);
+    if (n > keys.begin) {
+        named_barrier_sync(P_EMPTY, CONSUMER_THREADS); /* P of the tile before has been read */
+    }
+    send(box, p, alpha, thread);
+    named_barrier_arrive(P_FULL, CONSUMER_THREADS);
+    rescale(o, alpha);
+}
+
+INLINE void consume_first(float (&o)[HALF_REGS], struct row_state &state, const struct attn_args &a,
+                          const struct work &w, const struct range &keys, const struct stages &at,
+                          struct mailbox *box, int thread) {
+    float s[S_REGS];
+    unsigned p[P_REGS];
+    struct ring ring = {0, 0};
+    mbarrier_wait(at.k_full, 0);
+    gemm_qk(s, at.q, at.k);
+    wgmma_wait<0>();
+#pragma unroll 1
+    for (int n = keys.begin; n < keys.end - 1; n++) {
+        const struct ring here = ring;
+        softmax_of_tile(o, p, s, state, a, w, keys, n, box, thread);
+        gemm_pv(o, p, at.k + (unsigned)(here.stage * KV_BYTES));
+        advance<ATTN_STAGES>(ring);
+        mbarrier_wait(at.k_full + (unsigned)(ring.stage * MBARRIER_BYTES), ring.parity);
+        gemm_qk(s, at.q, at.k + (unsigned)(ring.stage * KV_BYTES));
+        wgmma_wait<1>();
+        fence_operand(o);
+        mbarrier_arrive(at.k_empty + (unsigned)(here.stage * MBARRIER_BYTES));
+        wgmma_wait<0>();
+    }
+    const unsigned k = at.k + (unsigned)(ring.stage * KV_BYTES);
+    const int there = keys.last.end - (keys.end - 1) * ATTN_BN;
+    if (there < ATTN_BN) {
+        zero_rows(k, there, thread);
+    }
+    softmax_of_tile(o, p, s, state, a, w, keys, keys.end - 1, box, thread);
+    gemm_pv(o, p, k);
+    wgmma_wait<0>();
+    fence_operand(o);
+    named_barrier_sync(P_EMPTY, CONSUMER_THREADS);
+}
+
+INLINE void consume_second(float (&o)[HALF_REGS], const struct range &keys, const struct stages &at,
+                           const struct mailbox *box, int thread) {
+    struct ring ring = {0, 0};
+#pragma unroll 1
+    for (int n = keys.begin; n < keys.end; n++) {
+        unsigned p[P_REGS];
+        float alpha[2];
+        named_barrier_sync(P_FULL, CONSUMER_THREADS);
+        receive(box, p, alpha, thread);
+        named_barrier_arrive(P_EMPTY, CONSUMER_THREADS);
+        rescale(o, alpha); /* K has landed: the first has waited for it */
+        gemm_pv(o, p, at.k + (unsigned)(ring.stage * KV_BYTES + HALF_COLUMNS / 64 * KV_CHUNK));
+        wgmma_wait<0>();
+        fence_operand(o);
+        mbarrier_arrive(at.k_empty + (unsigned)(ring.stage * MBARRIER_BYTES));
+        advance<ATTN_STAGES>(ring);
+    }
+}
+
+/* m and l of the first consumer to the second. */
+INLINE void share_rows(struct row_state &state, struct mailbox *box, int group, int thread) {
+    float4 *const rows = (float4 *)box;
+    if (group == 0) {
+        rows[thread] = make_float4(state.m[0], state.m[1], state.l[0], state.l[1]);
+    }
+    named_barrier_sync(P_FULL, CONSUMER_THREADS);
+    const float4 both = rows[thread];
+    state = {{both.x, both.y}, {both.z, both.w}};
+}
+
+/* ---- epilogue -------------------------------------------------------------------------------- */
+
+/* O / l and the LSE to global memory; rows that are not finite are repaired. */
+INLINE void store_rows(const float (&o)[HALF_REGS], struct row_state state,
+                       const struct attn_args &a, const struct work &w, int group, int thread) {
+    const int lane = thread % LANES, warp_row = w.first_row + thread / LANES * 16;
+    float zero = 0.0f; /* the sum of x * 0: NaN if an x is not finite */
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int row = warp_row + lane / 4 + 8 * half;
+        float alpha = 1.0f;
+        const bool sees_none = state.l[half] == 0.0f;
+        if (row >= w.rows) {
+            continue;
+        }
+        if (a.sink != 0) {
+            alpha = join_sink(a, w.head + head_of_row(a, row), &state.m[half], &state.l[half]);
+        }
+        if (a.lse != 0 && lane % 4 == 0 && group == 0) {
+            lse_of(a, w)[row_offset(a, row, a.lse_row, a.lse_head)] =
+                log_sum_exp(state.m[half], state.l[half]);
+        }
+        element *const to = o_of(a, w) + row_offset(a, row, a.o_row, a.o_head);
+#pragma unroll
+        for (int i = 0; i < HALF_REGS / 4; i++) {
+            const int column = group * HALF_COLUMNS + 8 * i + lane % 4 * 2;
+            const float low = sees_none ? 0.0f : o[4 * i + 2 * half] * alpha;
+            const float high = sees_none ? 0.0f : o[4 * i + 2 * half + 1] * alpha;
+            zero = fmaf(low, 0.0f, fmaf(high, 0.0f, zero));
+            if (column < a.head_dim_v) {
+                *(unsigned *)(to + column) =
+                    pack(normalise(low, state.l[half]), normalise(high, state.l[half]));
+            }
+        }
+    }
+    if (__any_sync(~0U, !(zero == 0.0f))) {
+        __syncwarp(); /* the rows are stored: repair overwrites them */
+#pragma unroll 1
+        for (int row = warp_row; row < min(warp_row + 16, w.rows); row++) {
+            repair_columns(a, w, row, group * HALF_COLUMNS + lane * 8);
+        }
+    }
+}
+
+/* ---- the kernel ------------------------------------------------------------------------------ */
+
+/* Q, by all consumers, as TMA would write it. */
+INLINE void copy_q(const struct attn_args &a, const struct work &w, unsigned shared_q) {
+    const element *const q = q_of(a, w);
+    for (int i = (int)threadIdx.x; i < ATTN_BM * CHUNKS * 8; i += CONSUMER_THREADS) {
+        const int chunk = i % (CHUNKS * 8), in_tile = i / (CHUNKS * 8);
+        const int row = w.first_row + in_tile;
+        const bool there = row < w.rows && chunk * 8 < a.head_dim;
+        cp_async(shared_q + (unsigned)(chunk / 8 * Q_CHUNK + in_tile * SWIZZLE_BYTES +
+                                       ((chunk ^ in_tile) & 7) * 16),
+                 there ? q + row_offset(a, row, a.q_row, a.q_head) + chunk * 8 : q, there);
+    }
+    cp_async_commit();
+    cp_async_wait<0>();
+    fence_proxy_async();
+    barrier_sync(1, CONSUMER_THREADS);
+}
+
+INLINE void consume(const struct attn_args &a, const struct work &w, const struct range &keys,
+                    const struct own_split &split, const struct stages &at, struct mailbox *box,
+                    int group) {
+    const int thread = (int)threadIdx.x % WG_THREADS;
+    float o[HALF_REGS];
+    struct row_state state = {{NO_MAX, NO_MAX}, {0.0f, 0.0f}};
+#pragma unroll
+    for (int i = 0; i < HALF_REGS; i++) {
+        o[i] = 0.0f;
+    }
+    copy_q(a, w, at.q);
+    if (keys.begin < keys.end) {
+        if (group == 0) {
+            consume_first(o, state, a, w, keys, at, box, thread);
+        } else {
+            consume_second(o, keys, at, box, thread);
+        }
+    }
+#pragma unroll
+    for (int row = 0; row < 2; row++) {
+        state.l[row] += __shfl_xor_sync(~0U, state.l[row], 1);
+        state.l[row] += __shfl_xor_sync(~0U, state.l[row], 2);
+    }
+    share_rows(state, box, group, thread);
+    const struct own_place place = {(int)threadIdx.x, thread, group == 0};
+    if (split.count == 1 ||
+        merge_own<CONSUMER_THREADS, WG_THREADS>(o, state.m, state.l, a, split, place)) {
+        store_rows(o, state, a, w, group, thread);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    ATTN_ENTRY(const __grid_constant__ struct attn_tma_args t) {
+    extern __shared__ unsigned char dynamic[];
+    __shared__ __align__(8) unsigned long long barriers[2 * ATTN_STAGES];
+    const struct attn_args &a = t.a;
+    pdl_launch_dependents();
+    pdl_wait();
+    const int tile = (int)blockIdx.x / a.num_splits, number = (int)blockIdx.x % a.num_splits;
+    const struct work w = work_of_tile(a, tile);
+    if (w.first_row >= w.rows) {
+        return; /* a sequence that is shorter than the longest */
+    }
+    struct range keys;
+    keys.first = keys_of_query(a, w, query_of_row(a, w.first_row));
+    keys.last = keys_of_query(a, w, query_of_row(a, min(w.first_row + ATTN_BM, w.rows) - 1));
+    const int begin = keys.first.begin / ATTN_BN, end = tiles_of_keys(keys.last.end);
+    const int each = max((end - begin + a.num_splits - 1) / a.num_splits, 1);
+    const struct own_split split = {tile, number, max((end - begin + each - 1) / each, 1)};
+    if (number >= split.count) {
+        return;
+    }
+    keys.begin = begin + number * each;
+    keys.end = min(keys.begin + each, end);
+    struct stages at;
+    at.q = (shared_address(dynamic) + SWIZZLE_ATOM - 1) & ~(SWIZZLE_ATOM - 1U);
+    at.k = at.q + Q_BYTES;
+    at.mailbox = at.k + ATTN_STAGES * KV_BYTES;
+    at.k_full = shared_address(barriers);
+    at.k_empty = at.k_full + ATTN_STAGES * MBARRIER_BYTES;
+    struct mailbox *const box =
+        (struct mailbox *)(dynamic + (at.mailbox - shared_address(dynamic)));
+    if (threadIdx.x == 0) {
+        for (unsigned i = 0; i < ATTN_STAGES; i++) {
+            mbarrier_init(at.k_full + i * MBARRIER_BYTES, 1);
+            mbarrier_init(at.k_empty + i * MBARRIER_BYTES, CONSUMER_THREADS);
+        }
+        mbarrier_init_fence();
+    }
+    __syncthreads();
+    const int group = __shfl_sync(~0U, (int)threadIdx.x / WG_THREADS, 0);
+    if (group == CONSUMERS) {
+        setmaxnreg_dec<PRODUCER_REGISTERS>();
+        if (threadIdx.x % WG_THREADS == 0) {
+            produce(t, w, keys, at);
+        }
+    } else {
+        setmaxnreg_inc<CONSUMER_REGISTERS>();
+        consume(a, w, keys, split, at, box, group);
+    }
+}

@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process of a Python candidate of `attest judge` (door.c starts it with this text).
+
+    python3 -c TEXT MODULE:FUNCTION torch|numpy|dlpack ARENA_SIZE own|any
+    python3 -c TEXT FILE.py         oracle|candidate   ARENA_SIZE own|any REFERENCE.py
+
+Messages come through descriptor 3, tensors through the memory of descriptor 4. `own`: PyTorch's own
+attention must not be called. The judge trusts no message of this process: it checks the memory.
+
+Invariant: an answer is sent after the whole output is written.
+"""
+
+import importlib
+import importlib.util
+import json
+import mmap
+import os
+import socket
+import struct
+import sys
+import traceback
+
+DONE, REFUSED, FAILED, FOREIGN = range(4)
+ELEMENTS = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
+# The kernels of scaled_dot_product_attention, FlexAttention and nn.MultiheadAttention.
+ATTENTION = ("scaled_dot_product_attention", "_scaled_dot_product_attention_math",
+             "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention",
+             "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
+             "_native_multi_head_attention", "_transformer_encoder_layer_fwd")
+
+foreign = []  # what the candidate called and must not
+
+
+def forbid_attention(torch):
+    """In the dispatcher, where every way to these kernels ends, those from C++ too."""
+    library = torch.library.Library("aten", "IMPL")
+
+    def refuse(name):
+        def refused(*arguments, **keywords):
+            foreign.append("torch: aten::" + name)
+            raise RuntimeError("attest judge: aten::" + name + " is not the candidate's own")
+        return refused
+
+    for name in ATTENTION:
+        for device in ("CPU", "CUDA"):
+            if hasattr(torch.ops.aten, name):
+                try:
+                    library.impl(name, refuse(name), device, allow_override=True)
+                except TypeError:  # before 2.8
+                    library.impl(name, refuse(name), device)
+    return library
+
+
+def load_file(path, name):
+    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def load_function(text):
+    where, _, name = text.rpartition(":")
+    from_file = where.endswith(".py")
+    module = load_file(where, "candidate") if from_file else importlib.import_module(where)
+    for part in name.split("."):
+        module = getattr(module, part)
+    return module
+
+
+class DLPack:
+    """A tensor that offers nothing but the protocol."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **keywords):
+        return self.array.__dlpack__(**keywords)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+class Torch:
+    def __init__(self, arena, own):
+        import torch
+        self.torch, self.arena = torch, arena
+        self.exact = torch.Tensor
+        self.kept = forbid_attention(torch) if own else None
+        torch.set_grad_enabled(False)
+
+    def view(self, where):
+        dtype = getattr(self.torch, ELEMENTS.get(where["dtype"], where["dtype"]))
+        reach = 1 + sum((n - 1) * s for n, s in zip(where["shape"], where["strides"]))
+        return self.torch.frombuffer(self.arena, dtype=dtype, offset=where["at"],
+                                     count=reach).as_strided(where["shape"], where["strides"])
+
+    def put(self, to, value):
+        to.copy_(value)
+
+    def convert(self, value):
+        return self.torch.from_dlpack(value)
+
+
+class NumPy:
+    def __init__(self, arena, own):
+        import numpy
+        self.numpy, self.arena, self.exact = numpy, arena, numpy.ndarray
+
+    def view(self, where):
+        dtype = self.numpy.dtype(ELEMENTS.get(where["dtype"], where["dtype"]))
+        strides = [s * dtype.itemsize for s in where["strides"]]
+        return self.numpy.ndarray(where["shape"], dtype, self.arena, where["at"], strides)
+
+    def put(self, to, value):
+        to[...] = value
+
+    def convert(self, value):
+        return self.numpy.from_dlpack(value)
+
+
+class Function:
+    """function(q, k, v, **options) -> o, or (o, lse) with lse=True."""
+
+    def __init__(self, text, kind, arena, own):
+        self.wraps = kind == "dlpack"
+        if kind == "dlpack":
+            kind = "torch" if importlib.util.find_spec("torch") else "numpy"
+        self.arrays = (Torch if kind == "torch" else NumPy)(arena, own)
+        self.function = load_function(text)
+
+    def __call__(self, call):
+        views = {}
+        for name, where in call["tensors"].items():
+            try:
+                views[name] = self.arrays.view(where)
+                if name == "mask":
+                    views[name] = views[name] != 0
+            except (TypeError, AttributeError):
+                raise NotImplementedError(where["dtype"] + " in these arrays") from None
+        outputs = [views.pop(name) for name in ("o", "lse") if name in views]
+        if self.wraps:
+            views = {name: DLPack(view) for name, view in views.items()}
+        options = dict(call["options"])
+        if "window" in options:
+            options["window"] = tuple(options["window"])
+        got = self.function(views.pop("q"), views.pop("k"), views.pop("v"), **views, **options)
+        got = got if isinstance(got, (tuple, list)) else [got]
+        if len(got) != len(outputs):
+            raise ValueError("%d outputs, expected %d" % (len(got), len(outputs)))
+        for to, value in zip(outputs, got):
+            if not isinstance(value, self.arrays.exact) and hasattr(value, "__dlpack__"):
+                value = self.arrays.convert(value)
+            if type(value) is not self.arrays.exact:
+                raise TypeError("the output is a %s, expected a tensor" % type(value).__name__)
+            if tuple(value.shape) != tuple(to.shape) or value.dtype != to.dtype:
+                raise ValueError("the output is %s of %s, expected %s of %s" % (
+                    value.dtype, tuple(value.shape), to.dtype, tuple(to.shape)))
+            self.arrays.put(to, value)
+
+
+def code_of(path):
+    """Of Model.forward, without running the file."""
+    with open(path) as file:
+        parts = [compile(file.read(), path, "exec")]
+    for name in ("Model", "forward"):
+        parts = [inner for part in parts for inner in part.co_consts
+                 if getattr(inner, "co_name", "") == name]
+    return [part.co_code for part in parts]
+
+
+class Model:
+    """ModelNew(*get_init_inputs())(*inputs); of the oracle Model, in float64 and as it is."""
+
+    def __init__(self, path, role, arena, own, reference):
+        self.own = own and role == "candidate"
+        self.arrays = Torch(arena, self.own)
+        self.role, self.module, self.models = role, load_file(path, role), {}
+        self.code = code_of(reference) if self.own else []
+        if self.own and hasattr(self.module, "Model"):
+            del self.module.Model  # for ModelNew to call
+
+    def check(self, made):
+        for part in made.modules():
+            code = getattr(type(part).forward, "__code__", None)
+            if code is not None and code.co_code in self.code:
+                foreign.append("ModelNew is Model, or has one")
+
+    def model(self, seed, init, dtype=None):
+        key = (seed, str(dtype))
+        if key not in self.models:
+            self.arrays.torch.manual_seed(seed)
+            made = getattr(self.module, "ModelNew" if self.role == "candidate" else "Model")(*init)
+            if self.own:
+                self.check(made)
+            made = made.eval()
+            self.models[key] = made.to(dtype) if dtype is not None else made
+        return self.models[key]
+
+    def values(self, call, widen):
+        torch = self.arrays.torch
+        for value in call["inputs"]:
+            if isinstance(value, dict):
+                tensor = self.arrays.view(value)
+                yield tensor.double() if widen and tensor.is_floating_point() else tensor
+            else:
+                yield value
+
+    def inputs(self, call):
+        """Makes inputs and says what they are."""
+        torch, at, described = self.arrays.torch, call["at"], []
+        torch.manual_seed(call["weights"])
+        init = self.module.get_init_inputs()
+        torch.manual_seed(call["seed"])
+        names = {getattr(torch, name): short for short, name in ELEMENTS.items()}
+        for value in self.module.get_inputs():
+            if not isinstance(value, torch.Tensor):
+                described.append(value)
+                continue
+            value = value.contiguous()
+            where = {"at": at, "dtype": names.get(value.dtype, str(value.dtype)[6:]),
+                     "shape": list(value.shape), "strides": list(value.stride())}
+            self.arrays.view(where).copy_(value)
+            described.append(where)
+            at += (value.numel() * value.element_size() + 8191) // 4096 * 4096
+        return json.dumps({"inputs": described, "init": init, "end": at})
+
+    def __call__(self, call):
+        if call["what"] == "inputs":
+            return self.inputs(call)
+        torch = self.arrays.torch
+        widen = call["what"] == "exact"
+        model = self.model(call["weights"], call["init"], torch.float64 if widen else None)
+        got = model(*self.values(call, widen))
+        dtype = {getattr(torch, name): short for short, name in ELEMENTS.items()}.get(got.dtype, "")
+        if type(got) is not torch.Tensor:
+            raise TypeError("the output is a %s, expected a tensor" % type(got).__name__)
+        where = call.get("o")
+        if where is not None and list(got.shape) != where["shape"]:
+            raise ValueError("the output has the shape %s, expected %s" % (
+                tuple(got.shape), tuple(where["shape"])))
+        if where is None or widen or self.role == "oracle":
+            got = got.to(torch.float64)
+            where = {"at": call["at"], "dtype": "fp64", "shape": list(got.shape),
+                     "strides": list(got.contiguous().stride())}
+        self.arrays.view(where).copy_(got)
+        return json.dumps({"shape": where["shape"], "dtype": dtype})
+
+
+def serve(door, answer, candidate):
+    while True:
+        message = door.recv(1 << 18)
+        if not message:
+            os._exit(0)
+        status, text = DONE, ""
+        try:
+            text = candidate(json.loads(message)) or ""
+        except NotImplementedError as error:
+            status, text = REFUSED, str(error)
+        except BaseException as error:  # also SystemExit: the process is to stay
+            traceback.print_exc()
+            status, text = FAILED, "%s: %s" % (type(error).__name__, error)
+        answer(FOREIGN if foreign else status, foreign[0] if foreign else text)
+
+
+def main():
+    text, kind, size, libraries = sys.argv[1:5]
+    door = socket.socket(fileno=3)
+
+    def answer(status, words):
+        door.send(struct.pack("<i4092s", status, words.encode(errors="replace")[:4091]))
+
+    try:
+        arena = mmap.mmap(4, int(size))
+        maker = Model if kind in ("oracle", "candidate") else Function
+        candidate = maker(text, kind, arena, libraries == "own", *sys.argv[5:])
+    except BaseException as error:
+        traceback.print_exc()
+        answer(FAILED, "%s: %s" % (type(error).__name__, error))
+        os._exit(1)
+    answer(DONE, "")
+    serve(door, answer, candidate)
+
+
+main()

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * library.c - the process of a candidate that is a shared library with libattn's C interface, or an
+ * image that replaces a variant's code.
+ *
+ *     attest judge @library FILE ARENA_SIZE own|any [VARIANT DEVICE [DRIVER]]
+ *
+ * The library gets addresses in the arena. An image gets copies in device memory, with the bytes
+ * around them. All are copied back, so stray writes are found in the arena.
+ *
+ * Invariant: a judged library cannot call libattn: its code is made inaccessible before the first
+ * call.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <link.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/message.h"
+#include "device/runner.h"
+#include "device/vgpu_findings.h"
+#include "judge/judge.h"
+
+enum { SOCKET = 3, ARENA = 4, PAGES = 4096 };
+
+/* What of attn.h a library must have. */
+struct functions {
+    attn_status (*open)(const attn_options *, attn_context **, attn_error *);
+    attn_status (*plan_create)(attn_context *, const attn_problem *, const attn_plan_options *,
+                               attn_plan **, attn_error *);
+    void (*plan_destroy)(attn_plan *);
+    attn_status (*forward)(const attn_plan *, const attn_tensors *, void *, size_t, void *,
+                           attn_error *);
+    size_t (*workspace_size)(const attn_plan *), (*workspace_alignment)(const attn_plan *);
+};
+
+struct serving {
+    unsigned char *arena;
+    size_t size;
+    struct functions library;
+    attn_context *context;
+    attn_plan *plan;
+    void *workspace;
+    size_t workspace_size;
+    struct runner runner; /* of an image */
+    bool image;
+};
+
+/* ---- a library ------------------------------------------------------------------------------- */
+
+/* Takes the code of the library in which `info` is from this process. */
+static int take_code(struct dl_phdr_info *info, size_t size, void *data) {
+    (void)size;
+    const Dl_info *ours = data;
+    if (info->dlpi_addr != (uintptr_t)ours->dli_fbase) {
+        return 0;
+    }
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *part = &info->dlpi_phdr[i];
+        if (part->p_type == PT_LOAD && (part->p_flags & PF_X) != 0) {
+            const uintptr_t from = (info->dlpi_addr + part->p_vaddr) & ~(uintptr_t)(PAGES - 1);
+            mprotect((void *)from, info->dlpi_addr + part->p_vaddr + part->p_memsz - from,
+                     PROT_NONE);
+        }
+    }
+    return 1;
+}
+
+static bool find(void *file, const char *name, void *function, attn_error *why) {
+    void *found = dlsym(file, name);
+    memcpy(function, &found, sizeof found); /* ISO C has no cast between the two */
+    return found != NULL || explain(why, "it has no function %s", name);
+}
+
+static bool open_library(struct serving *s, const char *path, bool any, attn_error *why) {
+    struct functions *f = &s->library;
+    /* Its own attn_ functions before those of this program. */
+    const int flags = RTLD_NOW | RTLD_LOCAL | (JUDGE_SANITIZED ? 0 : RTLD_DEEPBIND);
+    char with_slash[4200];
+    snprintf(with_slash, sizeof with_slash, "%s%s", strchr(path, '/') != NULL ? "" : "./", path);
+    void *file = dlopen(with_slash, flags);
+    if (file == NULL) {
+        return explain(why, "%.300s", dlerror());
+    }
+    if (!find(file, "attn_open", &f->open, why) ||
+        !find(file, "attn_plan_create", &f->plan_create, why) ||
+        !find(file, "attn_plan_destroy", &f->plan_destroy, why) ||
+        !find(file, "attn_forward", &f->forward, why) ||
+        !find(file, "attn_workspace_size", &f->workspace_size, why) ||
+        !find(file, "attn_workspace_alignment", &f->workspace_alignment, why)) {
+        return false;
+    }
+    attn_status (*const ours)(const attn_plan *, const attn_tensors *, void *, size_t, void *,
+                              attn_error *) = attn_forward;
+    void *address = NULL;
+    Dl_info about;
+    memcpy(&address, &ours, sizeof address);
+    if (!any && (f->forward == ours || dladdr(address, &about) == 0 ||
+                 dl_iterate_phdr(take_code, &about) == 0)) {
+        return explain(why, "it is the library of this program: expected one of its own, or "
+                            "--any-library");
+    }
+    return f->open(NULL, &s->context, why) == ATTN_OK;
+}
+
+static attn_status plan_library(struct serving *s, const attn_problem *problem, attn_error *why) {
+    const struct functions *f = &s->library;
+    free(s->workspace);
+    s->workspace = NULL;
+    if (s->plan != NULL) {
+        f->plan_destroy(s->plan);
+        s->plan = NULL;
+    }
+    const attn_status status = f->plan_create(s->context, problem, NULL, &s->plan, why);
+    s->workspace_size = status == ATTN_OK ? f->workspace_size(s->plan) : 0;
+    if (s->workspace_size > 0) {
+        const size_t alignment = f->workspace_alignment(s->plan);
+        if (posix_memalign(&s->workspace, alignment > 64 ? alignment : 64, s->workspace_size) !=
+            0) {
+            explain(why, "no memory for a workspace of %zu bytes", s->workspace_size);
+            return ATTN_OUT_OF_MEMORY;
+        }
+        memset(s->workspace, 0xFF, s->workspace_size);
+    }
+    return status;
+}
+
+/* The pointers of tensors, which are offsets, get `base` added to them. */
+static void rebase(attn_tensors *tensors, uintptr_t (*to)(const void *self, uintptr_t offset),
+                   const void *self) {
+    void **pointers = (void **)(void *)((char *)tensors + sizeof(size_t));
+    for (size_t i = 0; i < (sizeof *tensors - sizeof(size_t)) / sizeof *pointers; i++) {
+        const uintptr_t offset = (uintptr_t)pointers[i];
+        pointers[i] = offset != 0 ? (void *)to(self, offset) : NULL;
+    }
+}
+
+static uintptr_t in_arena(const void *self, uintptr_t offset) {
+    return (uintptr_t)((const struct serving *)self)->arena + offset;
+}
+
+static attn_status call_library(struct serving *s, const struct library_call *call,
+                                attn_error *why) {
+    attn_tensors tensors = call->tensors;
+    rebase(&tensors, in_arena, s);
+    return s->library.forward(s->plan, &tensors, s->workspace, s->workspace_size, NULL, why);
+}
+
+/* ---- an image -------------------------------------------------------------------------------- */
+
+struct device_blocks {
+    const struct library_call *call;
+    unsigned char *at[SAMPLE_BLOCKS];
+};
+
+static uintptr_t on_device(const void *self, uintptr_t offset) {
+    const struct device_blocks *blocks = self;
+    for (int i = 0; i < SAMPLE_BLOCKS; i++) {
+        const size_t begin = blocks->call->blocks[i].at, size = blocks->call->blocks[i].size;
+        if (blocks->at[i] != NULL && offset >= begin && offset <= begin + size) {
+            return (uintptr_t)blocks->at[i] + (offset - begin);
+        }
+    }
+    return 0;
+}
+
+/* In fresh memory, which is given back after it. */
+static attn_status call_image(struct serving *s, const struct library_call *call, attn_error *why) {
+    struct device *device = s->runner.memory;
+    struct device_blocks blocks = {.call = call};
+    attn_tensors tensors = call->tensors;
+    bool good = true;
+    for (int i = 0; i < SAMPLE_BLOCKS && good; i++) {
+        const size_t size = call->blocks[i].size;
+        if (size > 0) {
+            blocks.at[i] = device_alloc(device, size, why);
+            good = blocks.at[i] != NULL &&
+                   device_write(device, blocks.at[i], s->arena + call->blocks[i].at, size, why);
+        }
+    }
+    vgpu_driver_forget();
+    rebase(&tensors, on_device, &blocks);
+    good = good && runner_compute(&s->runner, &tensors, why) && device_wait(device, why);
+    for (int i = 0; i < SAMPLE_BLOCKS; i++) {
+        good =
+            good && (blocks.at[i] == NULL || device_read(device, s->arena + call->blocks[i].at,
+                                                         blocks.at[i], call->blocks[i].size, why));
+        device_free(device, blocks.at[i]);
+    }
+    if (good && vgpu_drives(s->runner.context)) {
+        good = vgpu_driver_clean(why->text, sizeof why->text);
+    }
+    return good ? ATTN_OK : ATTN_DEVICE;
+}
+
+static attn_status plan_image(struct serving *s, const attn_problem *problem, attn_error *why) {
+    if (runner_plan(&s->runner, problem, why)) {
+        return runner_prepare(&s->runner, why) ? ATTN_OK : ATTN_DEVICE;
+    }
+    return s->runner.unsupported ? ATTN_UNSUPPORTED : ATTN_INVALID;
+}
+
+/* ---- serving --------------------------------------------------------------------------------- */
+
+static void answer(attn_status status, const attn_error *why) {
+    struct door_answer reply = {.status = status == ATTN_OK            ? DOOR_DONE
+                                          : status == ATTN_UNSUPPORTED ? DOOR_REFUSED
+                                                                       : DOOR_FAILED};
+    snprintf(reply.text, sizeof reply.text, "%s", status == ATTN_OK ? "" : why->text);
+    if (send(SOCKET, &reply, sizeof reply, MSG_NOSIGNAL) != (ssize_t)sizeof reply) {
+        _exit(EXIT_BAD_INPUT);
+    }
+}
+
+int library_serve(int argc, char **argv) {
+    struct serving s = {.image = argc > 4};
+    struct library_call call;
+    attn_error why = {""};
+    if (argc < 4) {
+        return complain("judge: " LIBRARY_WORD " is for the judge itself");
+    }
+    s.size = strtoull(argv[2], NULL, 10);
+    void *map = mmap(NULL, s.size, PROT_READ | PROT_WRITE, MAP_SHARED, ARENA, 0);
+    if (map == MAP_FAILED) {
+        return complain("judge: " LIBRARY_WORD ": no arena: %s", strerror(errno));
+    }
+    s.arena = map;
+    if (s.image) {
+        s.runner = (struct runner){.device = argv[5],
+                                   .driver = argc > 6 ? argv[6] : NULL,
+                                   .variant = argv[4],
+                                   .image = argv[1]};
+    }
+    const bool open = s.image ? runner_open(&s.runner, &why)
+                              : open_library(&s, argv[1], strcmp(argv[3], "any") == 0, &why);
+    answer(open ? ATTN_OK : ATTN_INVALID, &why);
+    while (open && recv(SOCKET, &call, sizeof call, 0) == (ssize_t)sizeof call) {
+        why.text[0] = '\0';
+        const attn_status status =
+            call.plan ? (s.image ? plan_image : plan_library)(&s, &call.problem, &why)
+                      : (s.image ? call_image : call_library)(&s, &call, &why);
+        answer(status, &why);
+    }
+    _exit(EXIT_DONE); /* what a candidate leaves to the end of a program is not run */
+}

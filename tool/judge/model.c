@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * model.c - KernelBench files: ModelNew must compute what Model computes.
+ *
+ * A second process runs Model. It makes the inputs from a seed. After the candidate's calls it
+ * computes Model's output in float64 (the oracle) and in its own dtype (the twin). The pass rule is
+ * that of attention, with the output as a matrix whose rows are rows of O.
+ *
+ *     oracle        inputs of another seed, the same inputs again  ->  arena
+ *     candidate     three calls, as in cases.c
+ *     oracle        exact and twin of those inputs
+ *
+ * Invariant: the oracle's process computes outputs only after the candidate has answered.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "base/json_read.h"
+#include "base/message.h"
+#include "judge/judge.h"
+
+enum { PAGE = 4096, BASE = 4 * PAGE, BAND = 2 * PAGE, DIMS = 8, WEIGHTS = 4711, SHIFT = 3 * PAGE };
+
+/* Of one call: the inputs as the oracle described them, and where they are. */
+struct inputs {
+    struct json_value *described; /* {inputs, init, end} */
+    unsigned char *bytes;         /* from BASE on */
+    size_t size;
+};
+
+struct output {
+    int64_t shape[DIMS];
+    int dims;
+    size_t elements;
+    attn_dtype dtype;
+};
+
+/* ---- messages -------------------------------------------------------------------------------- */
+
+static void inputs_json(struct json *json, const struct json_value *list, size_t shift) {
+    json_open(json, "inputs", '[');
+    for (size_t i = 0; i < json_count_of(list); i++) {
+        const struct json_value *one = &list->as.list.items[i];
+        if (json_at(one, "at") == NULL) {
+            json_value_json(json, one);
+            continue;
+        }
+        json_open(json, NULL, '{');
+        json_int(json, "at", json_int_of(json_at(one, "at"), 0) + (int64_t)shift);
+        json_value_json(json, json_at(one, "dtype"));
+        json_value_json(json, json_at(one, "shape"));
+        json_value_json(json, json_at(one, "strides"));
+        json_close(json);
+    }
+    json_close(json);
+}
+
+/* Asks for `what`; the answer's text as JSON. */
+static enum door_status ask(struct door *door, const char *what, uint64_t seed,
+                            const struct inputs *inputs, const struct output *o, size_t at,
+                            size_t shift, struct json_value **described, attn_error *why) {
+    struct door_answer answer;
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *file = open_memstream(&text, &bytes);
+    if (file == NULL) {
+        return DOOR_LOST;
+    }
+    struct json json = json_begin(file);
+    json_open(&json, NULL, '{');
+    json_text(&json, "what", what);
+    json_int(&json, "seed", (int64_t)(seed & INT32_MAX));
+    json_int(&json, "weights", WEIGHTS);
+    json_int(&json, "at", (int64_t)at);
+    if (inputs != NULL) {
+        inputs_json(&json, json_at(inputs->described, "inputs"), shift);
+        json_value_json(&json, json_at(inputs->described, "init"));
+    }
+    if (o != NULL) {
+        static const char *const names[] = {"fp32", "fp16", "bf16"};
+        int64_t stride = (int64_t)o->elements;
+        json_open(&json, "o", '{');
+        json_int(&json, "at", (int64_t)at);
+        json_text(&json, "dtype", names[o->dtype]);
+        json_open(&json, "shape", '[');
+        for (int i = 0; i < o->dims; i++) {
+            json_int(&json, NULL, o->shape[i]);
+        }
+        json_close(&json);
+        json_open(&json, "strides", '[');
+        for (int i = 0; i < o->dims; i++) {
+            stride /= o->shape[i];
+            json_int(&json, NULL, stride);
+        }
+        json_close(&json);
+        json_close(&json);
+    }
+    json_close(&json);
+    fclose(file);
+    const enum door_status status = door_ask(door, text, bytes, &answer);
+    free(text);
+    explain(why, "%.350s", answer.text);
+    if (described != NULL) {
+        *described = status == DOOR_DONE ? json_read(answer.text, strlen(answer.text), why) : NULL;
+    }
+    return described != NULL && *described == NULL && status == DOOR_DONE ? DOOR_FAILED : status;
+}
+
+/* ---- the oracle ------------------------------------------------------------------------------ */
+
+static bool make_inputs(struct door *oracle, uint64_t seed, struct inputs *inputs,
+                        attn_error *why) {
+    *inputs = (struct inputs){.described = NULL};
+    if (ask(oracle, "inputs", seed, NULL, NULL, BASE, 0, &inputs->described, why) != DOOR_DONE) {
+        return false;
+    }
+    const int64_t end = json_int_of(json_at(inputs->described, "end"), BASE);
+    if (end < BASE || (size_t)end + BAND > oracle->arena.size) {
+        explain(why, "the inputs are larger than the judge's memory");
+        return false;
+    }
+    inputs->size = (size_t)end - BASE;
+    inputs->bytes = malloc(inputs->size + 1);
+    if (inputs->bytes == NULL) {
+        explain(why, "out of memory for the inputs");
+        return false;
+    }
+    memcpy(inputs->bytes, oracle->arena.map + BASE, inputs->size);
+    return true;
+}
+
+static void free_inputs(struct inputs *inputs) {
+    json_free(inputs->described);
+    free(inputs->bytes);
+    *inputs = (struct inputs){.described = NULL};
+}
+
+/* Model's output as doubles, for free(), and what it is; NULL and the reason. */
+static double *reference(struct door *oracle, const char *what, const struct inputs *inputs,
+                         struct output *o, attn_error *why) {
+    struct json_value *described = NULL;
+    const size_t at = BASE + inputs->size + BAND;
+    memcpy(oracle->arena.map + BASE, inputs->bytes, inputs->size);
+    if (ask(oracle, what, 0, inputs, NULL, at, 0, &described, why) != DOOR_DONE) {
+        return NULL;
+    }
+    const struct json_value *shape = json_at(described, "shape");
+    const char *dtype = json_text_of(json_at(described, "dtype"));
+    *o = (struct output){.dims = (int)json_count_of(shape), .elements = 1};
+    bool good = o->dims > 0 && o->dims <= DIMS && dtype != NULL;
+    for (int i = 0; good && i < o->dims; i++) {
+        o->shape[i] = json_int_of(&shape->as.list.items[i], 1);
+        good = o->shape[i] >= 1 && o->shape[i] < INT32_MAX;
+        o->elements *= good ? (size_t)o->shape[i] : 1;
+        good = good && at + 8 * o->elements < oracle->arena.size;
+    }
+    o->dtype = good && strcmp(dtype, "fp16") == 0   ? ATTN_FP16
+               : good && strcmp(dtype, "bf16") == 0 ? ATTN_BF16
+                                                    : ATTN_FP32;
+    json_free(described);
+    double *values = good ? malloc(8 * o->elements) : NULL;
+    if (values == NULL) {
+        explain(why, "Model's output is empty, or larger than the judge's memory");
+        return NULL;
+    }
+    memcpy(values, oracle->arena.map + at, 8 * o->elements);
+    return values;
+}
+
+/* ---- the candidate --------------------------------------------------------------------------- */
+
+/* One call; the output in `got`, of o->elements. */
+static enum judged call(struct judge *judge, const struct inputs *inputs, const struct output *o,
+                        size_t shift, unsigned char *got, struct judgement *j) {
+    struct door *door = &judge->door;
+    const size_t size = o->elements * attn_dtype_size(o->dtype);
+    const size_t at = BASE + shift + inputs->size + BAND;
+    unsigned char *map = door->arena.map;
+    attn_error why = {""};
+    memcpy(map + BASE + shift, inputs->bytes, inputs->size);
+    memset(map + at - BAND, 0xFF, size + 2 * (size_t)BAND);
+    const enum door_status status = ask(door, "call", 0, inputs, o, at, shift, NULL, &why);
+    memcpy(got, map + at, size);
+    if (status != DOOR_DONE) {
+        snprintf(j->reason, sizeof j->reason, "%s", why.text);
+        j->lost = status == DOOR_LOST;
+        return status == DOOR_REFUSED   ? JUDGED_REFUSED
+               : status == DOOR_FOREIGN ? JUDGED_FOREIGN
+                                        : JUDGED_CRASH;
+    }
+    if (memcmp(map + BASE + shift, inputs->bytes, inputs->size) != 0) {
+        snprintf(j->reason, sizeof j->reason, "an input was changed");
+        return JUDGED_STRAY;
+    }
+    if (!is_poison(map + at - BAND, BAND) || !is_poison(map + at + size, BAND)) {
+        snprintf(j->reason, sizeof j->reason, "bytes beside the output were written");
+        return JUDGED_STRAY;
+    }
+    return JUDGED_RIGHT;
+}
+
+/* The rule, with the output as a matrix. */
+static bool compare(const struct output *o, const unsigned char *got, const double *exact,
+                    const double *twin, attn_comparison *comparison, attn_error *why) {
+    attn_problem p;
+    attn_tensors t;
+    attn_problem_init(&p);
+    attn_tensors_init(&t);
+    p.dtype = o->dtype;
+    p.head_dim = o->shape[o->dims - 1];
+    p.seq_q = (int64_t)o->elements / p.head_dim;
+    p.alignment = (int32_t)attn_dtype_size(o->dtype);
+    t.o = (void *)(uintptr_t)got;
+    *comparison = (attn_comparison){.size = sizeof *comparison};
+    return attn_compare(&p, &t, NULL, (size_t)p.seq_q, exact, NULL, twin, comparison, why) ==
+           ATTN_OK;
+}
+
+/* The candidate's calls with the inputs of a seed, and the comparison with the oracle's outputs. */
+static enum judged judge_inputs(struct judge *judge, uint64_t seed, const struct output *shape,
+                                attn_statistics *found, struct judgement *j) {
+    struct inputs other = {.described = NULL}, inputs = {.described = NULL};
+    attn_comparison comparison = {.size = sizeof comparison};
+    attn_error why = {""};
+    struct output o, o_twin;
+    double *exact = NULL, *twin = NULL;
+    const size_t size = shape->elements * attn_dtype_size(shape->dtype);
+    unsigned char *got = malloc(size + 1), *again = malloc(size + 1);
+    enum judged result = JUDGED_CRASH;
+    bool good = got != NULL && again != NULL &&
+                make_inputs(&judge->oracle, seed ^ 0xDEC0, &other, &why) &&
+                make_inputs(&judge->oracle, seed, &inputs, &why);
+    const size_t shift = (size_t)(judge->door.turns++ % 16) * SHIFT;
+    if (good) {
+        result = call(judge, &other, shape, shift, got, j);
+        result = result == JUDGED_RIGHT ? call(judge, &inputs, shape, shift, got, j) : result;
+        result =
+            result == JUDGED_RIGHT ? call(judge, &inputs, shape, shift + SHIFT, again, j) : result;
+    }
+    if (result == JUDGED_RIGHT) {
+        exact = reference(&judge->oracle, "exact", &inputs, &o, &why);
+        twin = exact != NULL ? reference(&judge->oracle, "twin", &inputs, &o_twin, &why) : NULL;
+        good = twin != NULL && o.elements == shape->elements && o_twin.elements == o.elements &&
+               compare(shape, got, exact, twin, &comparison, &why);
+    }
+    if (!good) {
+        judge->broken = true;
+        snprintf(j->reason, sizeof j->reason, "the oracle: %s", why.text);
+        result = JUDGED_CRASH;
+    } else if (result == JUDGED_RIGHT) {
+        *found = attn_comparison_statistics(&comparison);
+        attn_comparison_print(&comparison, j->reason, sizeof j->reason);
+        if (memcmp(got, again, size) != 0) {
+            snprintf(j->reason, sizeof j->reason,
+                     "the same inputs at other addresses gave other bits");
+            result = JUDGED_CHANGING;
+        }
+    }
+    free(exact);
+    free(twin);
+    free(got);
+    free(again);
+    free_inputs(&other);
+    free_inputs(&inputs);
+    return result;
+}
+
+/* ---- the case -------------------------------------------------------------------------------- */
+
+/* What Model's output looks like, from inputs that are used for nothing else. */
+static bool find_shape(struct judge *judge, uint64_t seed, struct output *shape, attn_error *why) {
+    struct inputs inputs;
+    struct output twin;
+    double *values = NULL;
+    if (make_inputs(&judge->oracle, seed, &inputs, why)) {
+        values = reference(&judge->oracle, "twin", &inputs, &twin, why);
+        *shape = twin;
+    }
+    free_inputs(&inputs);
+    free(values);
+    return values != NULL;
+}
+
+static bool open_oracle(struct judge *judge, attn_error *why) {
+    return judge->oracle_opened ||
+           (judge->oracle_opened =
+                door_open(&judge->oracle, judge->subject, &judge->limits, "oracle", why));
+}
+
+void judge_model(struct judge *judge, int64_t number, struct judgement *j) {
+    uint64_t state = judge->seed + (uint64_t)number * 0x632BE59BD9B4E019U;
+    attn_statistics found = attn_comparison_statistics(NULL), resamples[ATTN_RESAMPLES];
+    struct output shape;
+    attn_error why = {""};
+    *j = (struct judgement){.judged = JUDGED_CRASH};
+    if (!open_oracle(judge, &why) || !find_shape(judge, rng_next(&state), &shape, &why)) {
+        judge->broken = true;
+        snprintf(j->reason, sizeof j->reason, "the oracle: %s", why.text);
+        return;
+    }
+    snprintf(j->problem, sizeof j->problem, "inputs of seed %llu",
+             (unsigned long long)(state & INT32_MAX));
+    j->judged = judge_inputs(judge, rng_next(&state), &shape, &found, j);
+    if (j->judged != JUDGED_RIGHT) {
+        return;
+    }
+    size_t count = 0;
+    attn_verdict verdict;
+    while ((verdict = attn_judge(shape.dtype, &found, resamples, count)) == ATTN_BORDERLINE) {
+        resamples[count] = attn_comparison_statistics(NULL);
+        j->judged = judge_inputs(judge, rng_next(&state), &shape, &resamples[count], j);
+        if (j->judged != JUDGED_RIGHT) {
+            return;
+        }
+        count++;
+    }
+    j->judged = verdict == ATTN_ACCEPT ? JUDGED_RIGHT : JUDGED_WRONG;
+    j->ratio = verdict == ATTN_ACCEPT && found.max_allowed > 0 && count == 0
+                   ? found.max_error / found.max_allowed
+                   : 0;
+}
