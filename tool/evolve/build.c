@@ -145,7 +145,7 @@ static char *read_output(const struct task *task, const char *suffix, size_t *by
 }
 
 bool build_load(const struct task *task, struct built *built, attn_error *why) {
-    char suffix[48];
+    char suffix[128];
     *built = (struct built){.ptx = NULL};
     snprintf(suffix, sizeof suffix, ".%s.cubin", cubin_arch(task));
     built->ptx = read_output(task, ".ptx", &built->ptx_bytes, why);
@@ -161,7 +161,7 @@ void built_free(struct built *built) {
 
 static bool inspect(const struct task *task, const attn_variant *v, struct built *built,
                     struct rejection *rejection) {
-    char suffix[48], failures[INSPECT_FAILURES_MAX][256];
+    char suffix[128], failures[INSPECT_FAILURES_MAX][256];
     char code[SHA256_TEXT], text[SHA256_TEXT + 128];
     size_t bytes = 0;
     attn_error why = {""};

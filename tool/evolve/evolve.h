@@ -162,8 +162,7 @@ struct search {
     struct shapes targets, held_out;
     struct family families[EVOLVE_FAMILIES];
     int family_count;
-    char device[128];                     /* its name */
-    char arch[16];                        /* of the device: "sm_90" */
+    char device[96], arch[96];            /* as attn_device has them */
     int units;                            /* SMs, threads */
     struct knobs shipped[EVOLVE_SHIPPED]; /* to begin with */
     int shipped_family[EVOLVE_SHIPPED], shipped_count;

@@ -240,8 +240,8 @@ bool facts_read(struct search *s, const struct json_value *facts, attn_error *wh
     const struct json_value *device = json_at(facts, "device");
     s->units = (int)json_int_at(device, "units", 1);
     s->units = s->units > 0 ? s->units : 1;
-    snprintf(s->device, sizeof s->device, "%.120s", text_or_empty(device, "name"));
-    snprintf(s->arch, sizeof s->arch, "%.15s", text_or_empty(device, "arch"));
+    snprintf(s->device, sizeof s->device, "%s", text_or_empty(device, "name"));
+    snprintf(s->arch, sizeof s->arch, "%s", text_or_empty(device, "arch"));
     const int count = s->targets.count;
     const attn_dtype dtype = s->targets.problems[0].dtype;
     return read_shipped(s, json_at(facts, "shipped"), why) &&

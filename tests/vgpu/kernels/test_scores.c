@@ -54,7 +54,8 @@ static void try_families(const struct edge *edge, attn_dtype half, struct famili
 }
 
 /* Every family takes one of four problems: with and without a mask, many queries and few. Each gets
- * the first that it takes, counted from another one for every edge. */
+ * the first that it takes, counted from another one for every edge. Those for wide heads get V in K
+ * of 576 columns. */
 static void try_everywhere(struct edge edge, attn_dtype half) {
     static int first;
     struct families done = {.count = 0};
@@ -67,6 +68,11 @@ static void try_everywhere(struct edge edge, attn_dtype half) {
         try_families(&edge, half, &done);
     }
     first++;
+    edge.problem.seq_q = 3;
+    edge.problem.head_dim = 576;
+    edge.problem.head_dim_v = 512;
+    edge.problem.v_in_k = true;
+    try_families(&edge, half, &done);
     CHECK(done.count > 0);
     for (int32_t i = 0; attn_variant_get(context, i, &variant, NULL) == ATTN_OK; i++) {
         const attn_dtype dtype = (attn_dtype)__builtin_ctz(variant.dtypes);
@@ -91,7 +97,7 @@ TEST(scales_of_1e10) {
 /* Tens of thousands in fp16; in bf16 as much as leaves q.k below 1e38. */
 static void enlarge(struct sample *s) {
     const attn_problem *p = &s->full;
-    const float large = p->dtype == ATTN_FP16 ? 20000.0F : 1e18F;
+    const float large = p->dtype == ATTN_FP16 ? 20000.0F : 8e18F / sqrtf((float)p->head_dim);
     uint64_t state = s->recipe.seed;
     for (int64_t i = 0; i < p->heads_q * p->seq_q * p->head_dim; i++) {
         const float x = fminf(fmaxf(rng_normal(&state), -3.0F), 3.0F);
