@@ -139,13 +139,13 @@ static bool compile(const struct task *task, struct rejection *rejection) {
 
 static char *read_output(const struct task *task, const char *suffix, size_t *bytes,
                          attn_error *why) {
-    char path[EVOLVE_PATH + EVOLVE_NAME + 64];
+    char path[EVOLVE_PATH + EVOLVE_NAME + 256];
     snprintf(path, sizeof path, "%s/out/%s%s", task->folder, task->entry, suffix);
     return file_read(path, bytes, why);
 }
 
 bool build_load(const struct task *task, struct built *built, attn_error *why) {
-    char suffix[128];
+    char suffix[112];
     *built = (struct built){.ptx = NULL};
     snprintf(suffix, sizeof suffix, ".%s.cubin", cubin_arch(task));
     built->ptx = read_output(task, ".ptx", &built->ptx_bytes, why);
@@ -161,7 +161,7 @@ void built_free(struct built *built) {
 
 static bool inspect(const struct task *task, const attn_variant *v, struct built *built,
                     struct rejection *rejection) {
-    char suffix[128], failures[INSPECT_FAILURES_MAX][256];
+    char suffix[112], failures[INSPECT_FAILURES_MAX][256];
     char code[SHA256_TEXT], text[SHA256_TEXT + 128];
     size_t bytes = 0;
     attn_error why = {""};
