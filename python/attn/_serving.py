@@ -15,7 +15,8 @@ import numpy as np
 from . import _arrays, _library
 from ._arguments import MOST_ROWS, MOST_THREADS, choice, integer
 from ._arrays import DTYPE_NAMES, FLOATS, INT32, View
-from ._attention import _check_rows, _expect, _length, _output, _own_memory, _pages, _small
+from ._attention import (_cache, _check_rows, _expect, _length, _output, _own_memory, _pages,
+                         _scale, _small)
 from ._library import (APPEND, FP32, LAYOUT, MERGE, PAGE_LAYOUT, Error, InvalidArgument, Problem,
                        Tensors, Unsupported, fail)
 from ._plans import caches, open_cache
@@ -56,15 +57,32 @@ def _set(strides: Any, array: View, head: int, row: int, packed: bool) -> None:
         free[row]
 
 
-def _view(name: str, array: Any, like: Optional[View], dims: int, words: str,
-          stream: Optional[int]) -> View:
-    found = _arrays.view(name, array, stream, FLOATS)
+def _checked(name: str, found: View, like: Optional[View], dims: int, words: str) -> View:
     if len(found.shape) != dims:
         raise InvalidArgument(f"{name} has the shape {found.shape}, expected {words}")
     _check_rows(name, found)
     if like is not None:
         _expect(f"the device of {name}", found.device, like.device)
-        _expect(f"the dtype of {name}", DTYPE_NAMES[found.dtype], DTYPE_NAMES[like.dtype])
+        if found.dtype in FLOATS:  # not fp8
+            _expect(f"the dtype of {name}", DTYPE_NAMES[found.dtype], DTYPE_NAMES[like.dtype])
+    return found
+
+
+def _view(name: str, array: Any, like: Optional[View], dims: int, words: str,
+          stream: Optional[int]) -> View:
+    return _checked(name, _arrays.view(name, array, stream, FLOATS), like, dims, words)
+
+
+def _scales(name: str, value: Any, array: Any, cache: View, head: int, row: int, strides: Any,
+            new: View, stream: Optional[int]) -> View:
+    """Sets `strides`; an array with one scale per token is an output."""
+    found, steps = _scale(name, value, cache, head, array, new, stream)
+    strides.batch, strides.head, strides.row = steps[0], steps[head + 1], steps[row + 1]
+    if strides.row:
+        _expect(f"the shape of {name}, which is written", found.shape, cache.shape[:-1])
+        if not found.writable or not hasattr(value, "shape"):
+            raise InvalidArgument(f"{name} has one scale per token and is no array that can be "
+                                  "written")
     return found
 
 
@@ -94,8 +112,9 @@ def _tables(rope: Any, interleaved: Any, problem: Problem, dim: int, like: View,
 
 def append(k_new: Any, v_new: Any, k_cache: Any, v_cache: Any, *, used_kv: Any,
            block_table: Any = None, rope: Any = None, interleaved: bool = False, q: Any = None,
-           q_out: Any = None, cu_seqlens_q: Any = None, layout: str = "bhsd",
-           page_layout: str = "nhd", threads: int = 0, stream: Any = None) -> Any:
+           q_out: Any = None, cu_seqlens_q: Any = None, k_scale: Any = None, v_scale: Any = None,
+           kv_dtype: Optional[str] = None, layout: str = "bhsd", page_layout: str = "nhd",
+           threads: int = 0, stream: Any = None) -> Any:
     """Writes new rows of K and V into a KV cache, in one launch: row i of the n new rows of batch
     entry b becomes key used_kv[b] - n + i. Returns q, rotated, if it was given.
 
@@ -112,6 +131,10 @@ def append(k_new: Any, v_new: Any, k_cache: Any, v_cache: Any, *, used_kv: Any,
         2c + 1 are a pair, else c and c + rotary dim / 2.
     q: the queries of the same rows, to be rotated likewise; its heads are a multiple of k_new's.
         The result is q_out (which may be q), or a new array.
+    k_scale, v_scale, kv_dtype: of fp8 caches, as in attention(). A row is stored as x / scale,
+        rounded to nearest, saturated. Scales of the whole cache or of a head are read. An array of
+        the shape of the cache without its last dimension has one scale per token: those of the new
+        rows are computed (the largest |x| / 448, e5m2: / 57344) and written to it.
     threads, stream: as in attention().
 
     >>> import numpy as np, attn
@@ -137,8 +160,9 @@ def append(k_new: Any, v_new: Any, k_cache: Any, v_cache: Any, *, used_kv: Any,
         head_kv, row_kv = (-2, -3) if nhd else (-3, -2)
     kn = _view("k_new", k_new, None, 4 - packed, words, where)
     vn = _view("v_new", v_new, kn, 4 - packed, words, where)
-    kc = _view("k_cache", k_cache, kn, 4, words_kv, where)
-    vc = _view("v_cache", v_cache, kn, 4, words_kv, where)
+    kc = _checked("k_cache", _cache("k_cache", k_cache, kv_dtype, where), kn, 4, words_kv)
+    vc = _checked("v_cache", _cache("v_cache", v_cache, kv_dtype, where), kn, 4, words_kv)
+    _expect("the dtype of v_cache", DTYPE_NAMES[vc.dtype], DTYPE_NAMES[kc.dtype])
     heads, rows, dim, dim_v = kn.shape[head], kn.shape[row], kn.shape[-1], vn.shape[-1]
     _expect("the shape of v_new", vn.shape, kn.shape[:-1] + (dim_v,))
     _expect("the shape of v_cache", vc.shape, kc.shape[:-1] + (dim_v,))
@@ -169,14 +193,22 @@ def append(k_new: Any, v_new: Any, k_cache: Any, v_cache: Any, *, used_kv: Any,
         pages = _pages(block_table, None, used_kv, None, batch, kc, row_kv, kn, where)
     else:
         _expect("the batch of k_cache", kc.shape[0], batch)
-    for name in ("k_cache", "v_cache", "q_out"):
+    problem = _new_problem(kn.dtype, list(views.values()))
+    written = ["k_cache", "v_cache", "q_out"]
+    for name, value, cache, steps in (("k_scale", k_scale, kc, problem.k_scale),
+                                      ("v_scale", v_scale, vc, problem.v_scale)):
+        if value is not None:
+            views[name] = _scales(name, value, k_new, cache, head_kv, row_kv, steps, kn, where)
+            written += [name] if steps.row else []
+    for name in written:
         if name in views:
             if not views[name].writable:
                 raise InvalidArgument(f"{name} is read-only, expected an array that can be "
                                       "written")
             _own_memory(name, views)
 
-    problem = _new_problem(kn.dtype, list(views.values()))
+    if kc.dtype not in FLOATS:
+        problem.dtype_kv = kc.dtype
     problem.layout, problem.batch = bshd, batch
     problem.heads_kv, problem.heads_q = heads, vq.shape[head] if vq else heads
     problem.seq_q, problem.total_q = (longest, rows) if cu else (rows, 0)
@@ -195,7 +227,9 @@ def append(k_new: Any, v_new: Any, k_cache: Any, v_cache: Any, *, used_kv: Any,
     tensors = Tensors(ctypes.sizeof(Tensors), k_new=kn.address, v_new=vn.address,
                       k_cache=kc.address, v_cache=vc.address, used_kv=used.address,
                       block_table=pages.table.address if pages else None,
-                      cu_seqlens_q=cu.address if cu else None)
+                      cu_seqlens_q=cu.address if cu else None,
+                      k_scale=views["k_scale"].address if k_scale is not None else None,
+                      v_scale=views["v_scale"].address if v_scale is not None else None)
     if vq and vo:
         tensors.q, tensors.q_out = vq.address, vo.address
     tables = None

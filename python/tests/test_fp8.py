@@ -56,6 +56,70 @@ def test_pages():
                                dequantised(v, scale[:, :, :1, None], q.dtype), **options))
 
 
+@pytest.mark.parametrize("fp8", FP8)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+def test_append(fp8, dtype, layout):
+    """Given scales divide the new rows, those per token are computed, other rows keep theirs."""
+    bshd, most = layout == "bshd", torch.finfo(FP8[fp8]).max
+    rows = lambda n: (2, n, 3, 32) if bshd else (2, 3, n, 32)
+    row = lambda x, b, i: x[b, i] if bshd else x[b, :, i]
+    k_new, v_new = (torch.randn(rows(2)).mul(s).to(dtype) for s in (1, 40))
+    used = torch.tensor([7, 2], dtype=torch.int32)
+    heads, tokens = torch.tensor([0.5, 3.0, 0.01]), torch.full(rows(9)[:-1], 77.0)
+    for k_scale in (None, 0.25, heads):
+        k, v = cache(rows(9), fp8, 1), cache(rows(9), fp8, 2)
+        want_k, want_v, want_tokens = k.clone(), v.clone(), tokens.clone()
+        by = torch.tensor(1.0) if k_scale is None else torch.as_tensor(k_scale).reshape(-1, 1)
+        for b in range(2):
+            for i in range(2):
+                at = int(used[b]) - 2 + i
+                scale = row(v_new, b, i).float().abs().amax(-1, True) / most
+                row(want_tokens, b, at)[:] = scale[..., 0]
+                row(want_v, b, at)[:] = (row(v_new, b, i).float() / scale).to(FP8[fp8])
+                row(want_k, b, at)[:] = (row(k_new, b, i).float() / by).clamp(-most, most).to(
+                    FP8[fp8])
+        v_scale = tokens.clone()
+        attn.append(k_new, v_new, k, v, used_kv=used, layout=layout, k_scale=k_scale,
+                    v_scale=v_scale)
+        same(v_scale, want_tokens)
+        for given, wanted in ((k, want_k), (v, want_v)):
+            same(given.view(torch.uint8), wanted.view(torch.uint8))
+
+
+def test_append_to_pages():
+    """Bytes of NumPy, with scales per token in the order of the pages."""
+    new = np.random.default_rng(2).standard_normal((2, 2, 1, 16)).astype(np.float16)
+    k, v = np.zeros((4, 8, 2, 16), np.uint8), np.zeros((4, 8, 2, 16), np.uint8)
+    scales = [np.ones((4, 8, 2), np.float32) for _ in range(2)]
+    table, used = np.array([[2, 0], [3, -1]], np.int32), np.array([9, 4], np.int32)
+    attn.append(new, 2 * new, k, v, used_kv=used, block_table=table, kv_dtype="e4m3",
+                k_scale=scales[0], v_scale=scales[1])
+    for b, page, line in ((0, 0, 0), (1, 3, 3)):
+        for cache_, scale, times in ((k, scales[0], 1), (v, scales[1], 2)):
+            stored = torch.from_numpy(cache_[page, line]).view(torch.float8_e4m3fn).float().numpy()
+            np.testing.assert_allclose(stored * scale[page, line][:, None],
+                                       times * new[b, :, 0].astype(np.float32), rtol=0.07,
+                                       atol=0.01)
+            assert np.count_nonzero(scale != 1) == 4 and np.count_nonzero(cache_) <= 4 * 16
+
+
+def test_append_refusals():
+    new, k, v = torch.zeros(1, 2, 1, 16), *(cache((1, 2, 5, 16), "e4m3", n) for n in (1, 2))
+    shared = torch.ones(1, 2, 5)
+    for options, word in (({"k_scale": torch.ones(3)}, "k_scale has the shape"),
+                          ({"k_scale": torch.ones(1, 1, 5)}, "the shape of k_scale"),
+                          ({"k_scale": shared, "v_scale": shared}, "shares memory"),
+                          ({"kv_dtype": "e5m2"}, "k_cache has dtype")):
+        with pytest.raises(attn.InvalidArgument, match=word):
+            attn.append(new, new, k, v, used_kv=[1], **options)
+    with pytest.raises(attn.InvalidArgument, match="the dtype of v_cache"):
+        attn.append(new, new, k, cache((1, 2, 5, 16), "e5m2", 1), used_kv=[1])
+    with pytest.raises(attn.InvalidArgument, match="k_scale is given"):
+        attn.append(new, new, torch.zeros(1, 2, 5, 16), torch.zeros(1, 2, 5, 16), used_kv=[1],
+                    k_scale=1.0)
+
+
 def test_bytes_of_numpy():
     q = np.random.default_rng(1).standard_normal((1, 2, 3, 16)).astype(np.float16)
     k = cache((1, 2, 50, 16), "e4m3", 1)
