@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", minversion="2.5")
 
 import attn  # noqa: E402
 from attn import _plans  # noqa: E402
-from attn.peers import backward, cpu, grids, host, program  # noqa: E402
+from attn.peers import backward, cpu, grids, host, program, serving  # noqa: E402
 
 FAST = ["--device", "cpu", "--quick", "--seconds", "0.05", "--grid", "small", "--only", "H12 S128",
         "--dtype"]
@@ -61,6 +61,38 @@ def test_gradients(dtype, tmp_path, capsys, monkeypatch):
     code, report = run(arguments, tmp_path)
     assert "off by 0.1" in report["rows"][0]["sides"]["sdpa"]["error"]
     assert "backward" in capsys.readouterr().out
+
+
+def test_caches_of_servers(tmp_path, capsys, monkeypatch):
+    """Pages, fp8, and a step, beside the plain call or a call for each group; a table that is wrong
+    for the plain call is found."""
+    shapes = [grids.Shape(3, 4, 2, 1, 50, 32, False, "paged16"),
+              grids.Shape(2, 4, 2, 20, 70, 32, True, "paged16 fp8"),
+              grids.Shape(2, 4, 2, 1, 70, 32, False, "fp8"),
+              serving.step_shape("3x1@5-60+2x8@40", 4, 2, 32)]
+    monkeypatch.setitem(grids.GRIDS, "paged", lambda: shapes)
+    arguments = ["--device", "cpu", "--quick", "--seconds", "0.05", "--grid", "paged", "--dtype", "bf16"]
+    code, report = run(arguments, tmp_path)
+    assert code == 0 and report["complete"]
+    for row, beside in zip(report["rows"], ("plain", "plain", "plain", "separate")):
+        assert row["verified"]["before"]["passed"] and row["verified"]["after"]["passed"]
+        assert row["sides"][beside]["proven"] and not row["sides"][beside]["error"]
+        assert beside in row["summary"]["modes"]["eager"]["us"]
+        assert ("sdpa" in row["sides"]) == (beside == "plain")
+    assert "plain" in capsys.readouterr().out
+    right = serving.store_pages
+    monkeypatch.setattr(serving, "store_pages", lambda torch, shape, size, table: right(
+        torch, shape, size, table.flip(0)))
+    code, report = run([*arguments, "--only", "paged16$"], tmp_path)
+    assert code == 1 and "our result before the timing" not in str(report["rows"][0]["invalid"])
+
+
+def test_grids_of_servers():
+    for name in ("paged", "fp8", "mixed"):
+        for shape in grids.GRIDS[name]():
+            assert name[:5] in shape.option or "step" in shape.option
+    with pytest.raises(ValueError, match="expected 60x1"):
+        serving.groups_of("60x1")
 
 
 def test_variants_beside_it_by_a_pattern(tmp_path, capsys):

@@ -17,7 +17,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from .. import _library
 from .._plans import Context
-from . import asking
+from . import asking, serving
 from .grids import Shape
 from .machine import DeviceLost, Machine, NotRun, Side, first_line, parts_of, per_call_us
 from .options import Extra
@@ -81,10 +81,11 @@ class GpuMachine(Machine):
 
     def can(self, name: str, shape: Shape, extra: Extra) -> bool:
         if name == "fa3":
-            return self.fa3 is not None and (not shape.option or bool(extra.lengths)) \
-                and shape.head_dim in (64, 128, 256)
+            takes = not shape.option or extra.lengths or \
+                (extra.stores and serving.fa3_options(extra) is not None)
+            return self.fa3 is not None and bool(takes) and shape.head_dim in (64, 128, 256)
         if name == "flex":
-            return not extra.lengths and shape.seq_q > 1
+            return not extra.lengths and not extra.step and shape.seq_q > 1
         if name == "flash" and (extra.attn_mask is not None or shape.head_dim > 256):
             return False
         return super().can(name, shape, extra)
@@ -103,8 +104,14 @@ class GpuMachine(Machine):
 
     def fa3_side(self, shape: Shape, inputs: List[Tuple[Any, Any, Any]], extra: Extra) -> Side:
         """On (batch, seq, heads, dim), as its users have it; splits and packing as it chooses."""
-        own = [[tensor.transpose(1, 2).contiguous() for tensor in three] for three in inputs]
         options: Dict[str, Any] = {"is_causal": shape.causal}
+        if extra.stores:  # its pages are ours
+            own = [[q.transpose(1, 2).contiguous(), k, v] for q, k, v in map(extra.own, inputs)]
+            if extra.step:
+                own = [[q[0], k, v] for q, k, v in own]
+            options.update(serving.fa3_options(extra) or {})
+        else:
+            own = [[tensor.transpose(1, 2).contiguous() for tensor in three] for three in inputs]
         if extra.lengths:
             own = [[tensor[0] for tensor in three] for three in own]
             ends, longest = extra.tensors["cu_seqlens_q"], max(extra.lengths)
@@ -113,7 +120,7 @@ class GpuMachine(Machine):
 
         def call(index: int, _: ctypes.c_void_p) -> Any:
             out = self.fa3.fwd(*own[index], **options)[0]
-            return (out[None] if extra.lengths else out).transpose(1, 2)
+            return (out[None] if extra.lengths or extra.step else out).transpose(1, 2)
         return Side("fa3", "peer", GPU_PEERS["fa3"], call)
 
     def flex_side(self, shape: Shape, inputs: List[Tuple[Any, Any, Any]], extra: Extra) -> Side:
@@ -206,7 +213,8 @@ class GpuMachine(Machine):
     def proves(self, side: Side, kernels: List[str]) -> bool:
         if side.role == "peer":
             return any(re.search(side.kernel or "", name) for name in kernels)
-        return kernels == [side.kernel] * side.launches
+        expected = side.kernel if isinstance(side.kernel, list) else [side.kernel] * side.launches
+        return kernels == expected
 
     def state(self) -> Dict[str, str]:
         """What nvidia-smi says about clocks, power, temperature and throttling."""

@@ -174,6 +174,31 @@ def mla() -> List[Shape]:
     return shapes + [square(1, 8, 4, 4096, 512, causal) for causal in (False, True)]
 
 
+def paged() -> List[Shape]:
+    """Decode and chunks over pages of 16 keys, then over smaller and larger ones."""
+    sizes = [(1, 8192), (8, 8192), (64, 2048), (64, 8192), (256, 1024)]
+    shapes = [Shape(batch, 32, 8, 1, keys, 128, False, "paged16") for batch, keys in sizes]
+    shapes += [Shape(8, 32, 8, 1, 8192, 128, False, f"paged{size}") for size in (1, 64, 256)]
+    return shapes + [Shape(1, 32, 8, rows, 8192, 128, True, f"paged{size}")
+                     for rows, size in ((512, 16), (512, 64), (2048, 16))]
+
+
+def fp8() -> List[Shape]:
+    """A cache of half the bytes: decode, contiguous and over pages, and prefill."""
+    sizes = [(1, 65536), (8, 8192), (16, 32768), (64, 8192)]
+    return [Shape(batch, 32, 8, 1, keys, 128, False, option) for batch, keys in sizes
+            for option in ("fp8", "paged16 fp8")] + \
+           [Shape(1, 32, 8, 512, 8192, 128, True, "fp8"), square(4, 32, 8, 2048, 128, True, "fp8")]
+
+
+def mixed() -> List[Shape]:
+    """Steps of a server: decode, drafts and chunks of prompts in one call."""
+    from .serving import step_shape
+    steps = ["60x1@500-16000+2x512@2048-8192", "128x1@1000-4000", "32x1@500-32000+1x2048@2048",
+             "48x4@500-8000+1x512@16384", "16x1@2000-64000+8x128@128-4096"]
+    return [step_shape(step, 32, 8, 128) for step in steps]
+
+
 def cpu() -> List[Shape]:
     """One of each kind, of a size that a CPU computes in milliseconds."""
     return [square(2, 8, 8, 512, 64, False), square(1, 16, 16, 2048, 128, True),
@@ -183,7 +208,7 @@ def cpu() -> List[Shape]:
 
 GRIDS = {"canonical": canonical, "small": small, "middle": middle, "full": full, "decode": decode,
          "chunk": chunk, "groups": groups, "ragged": ragged, "options": options, "masks": masks,
-         "bwd": bwd, "mla": mla, "cpu": cpu}
+         "bwd": bwd, "mla": mla, "paged": paged, "fp8": fp8, "mixed": mixed, "cpu": cpu}
 
 
 def shapes_of(names: Iterable[str]) -> List[Tuple[str, Shape]]:

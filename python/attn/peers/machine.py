@@ -20,7 +20,7 @@ from typing import (Any, Callable, ContextManager, Dict, List, Optional, Pattern
 from .. import _library
 from .._library import BF16, FP16, FP32, InvalidArgument, Problem
 from .._plans import Context, Plan
-from . import asking, backward
+from . import asking, backward, serving
 from .grids import Shape
 from .sides import Inputs, Side
 from .options import Extra, extra_of
@@ -65,8 +65,9 @@ class Case:
         self.ours, *self.others = sides
         self.hosts, self.flops, self.sets = hosts, flops, len(inputs)
         q, k, v = inputs[0]
-        rows = q.numel() + q.numel() // q.shape[-1] * v.shape[-1] + k.numel()
-        self.set_bytes = (rows + (0 if extra.v_columns else v.numel())) * q.element_size()
+        cached = k.numel() + (0 if extra.v_columns else v.numel())
+        self.set_bytes = (q.numel() + q.numel() // q.shape[-1] * v.shape[-1]) * q.element_size() \
+            + cached * (1 if "dtype_kv" in extra.fields else k.element_size())
         if extra.d_o:
             self.set_bytes *= 2
 
@@ -117,9 +118,14 @@ class Machine:
         flops = self.context.lib.attn_problem_flops(problem) * extra.visible
         if extra.lengths:  # the library does not read them
             flops *= sum(n * n for n in extra.lengths) / problem.batch / max(extra.lengths) ** 2
+        if extra.step:
+            flops = 4 * extra.step.scores() * shape.heads_q * shape.head_dim
+        if problem.packed:
             for part, heads in ((problem.q, shape.heads_q), (problem.k, shape.heads_kv),
                                 (problem.v, shape.heads_kv), (problem.o, shape.heads_q)):
                 part.head, part.row = shape.head_dim, heads * shape.head_dim
+        if problem.page_size and extra.stores:
+            serving.strides_of_pages(problem, shape.heads_kv, shape.head_dim)
         if extra.backward:
             flops *= 2.5  # five GEMMs for two
         self.check_size(flops)
@@ -129,14 +135,16 @@ class Machine:
 
         def random(heads: int, seq: int) -> Any:
             sizes = (shape.batch, heads, seq, shape.head_dim)
-            if extra.lengths:  # rows of all heads together, as packed batches come
+            if problem.packed:  # rows of all heads together, as packed batches come
                 sizes = (shape.batch, seq, heads, shape.head_dim)
             made = self.torch.randn(sizes, device=self.device, dtype=torch_dtype,
                                     generator=generator)
-            return made.transpose(1, 2) if extra.lengths else made
+            return made.transpose(1, 2) if problem.packed else made
 
         inputs = [(random(shape.heads_q, shape.seq_q), random(shape.heads_kv, shape.seq_kv),
                    random(shape.heads_kv, shape.seq_kv)) for _ in range(sets)]
+        if extra.rounded:
+            inputs = [(q, extra.rounded(k), extra.rounded(v)) for q, k, v in inputs]
         theirs, their_shape = inputs, shape
         if extra.v_columns:  # SDPA has K and V of every head, expanded
             inputs = [(q, k, k[..., :extra.v_columns]) for q, k, _ in inputs]
@@ -148,6 +156,12 @@ class Machine:
             sides = self.backward_sides(plans, problem, shape, inputs, extra.d_o, peers)
         else:
             sides = [self.our_side(plan, inputs, extra, plan is plans[0]) for plan in plans]
+            if extra.step:
+                sides.append(self.separate_side(problem, inputs, extra))
+            elif extra.stores:
+                plain = Plan(self.context, bytes(asking.problem_of(self.context, shape,
+                                                                   problem.dtype)))
+                sides.append(self.our_side(plain, inputs, Extra(), False, "plain"))
             sides += [self.peer_side(name, their_shape, theirs, extra) for name in peers
                       if self.can(name, shape, extra)]
         hosts = [] if shape.option else self.host_sides(shape, inputs)
@@ -187,22 +201,40 @@ class Machine:
         """Whether that peer computes the same formula."""
         return not extra.only_native
 
-    def our_side(self, plan: Plan, inputs: List[Inputs], extra: Extra,
-                 chosen: bool) -> Side:
+    def our_side(self, plan: Plan, inputs: List[Inputs], extra: Extra, chosen: bool,
+                 name: Optional[str] = None) -> Side:
         outputs = [self.torch.full_like(q[..., :v.shape[-1]], math.nan)  # poisoned
                    for q, _, v in inputs]
         memory, address = self.workspace(plan)
         workspace = ctypes.c_void_p(address)
         others = {name: tensor.data_ptr() for name, tensor in extra.tensors.items()}
+        own = [extra.own(three) for three in inputs]
         tensors = [_library.tensors(*(t.data_ptr() for t in (*three, o)), **others)
-                   for three, o in zip(inputs, outputs)]
+                   for three, o in zip(own, outputs)]
 
-        def call(index: int, stream: ctypes.c_void_p, owner: Any = memory) -> Any:
+        def call(index: int, stream: ctypes.c_void_p, owner: Any = (memory, own)) -> Any:
             plan.run(tensors[index], workspace, stream)
             return outputs[index]
 
-        name, role = ("ours", "ours") if chosen else (plan.variant, "variant")
+        name, role = ("ours", "ours") if chosen else (name or plan.variant, "variant")
         return Side(name, role, self.entries[plan.variant], call, outputs=outputs)
+
+    def separate_side(self, problem: Problem, inputs: List[Inputs], extra: Extra) -> Side:
+        """A call for each group of a step: what a step is without packed calls."""
+        outputs = [self.torch.full_like(q, math.nan) for q, _, _ in inputs]
+        own, groups = [extra.own(three) for three in inputs], []
+        for part, sequence, row in serving.separate_problems(problem, extra.step):
+            plan = Plan(self.context, bytes(part))
+            groups.append((plan, self.workspace(plan),
+                           [serving.separate_tensors(extra, *three, o, sequence, row)
+                            for three, o in zip(own, outputs)]))
+
+        def call(index: int, stream: ctypes.c_void_p, owner: Any = own) -> Any:
+            for plan, (_, workspace), tensors in groups:
+                plan.run(tensors[index], ctypes.c_void_p(workspace), stream)
+            return outputs[index]
+        return Side("separate", "variant", [self.entries[plan.variant] for plan, _, _ in groups],
+                    call, outputs=outputs)
 
     def sdpa_side(self, name: str, role: str, kernel: Optional[str], shape: Shape,
                   inputs: List[Inputs],
@@ -247,7 +279,8 @@ class Machine:
         """Sampled rows of one set against the double-precision reference."""
         if case.extra.backward:
             return backward.verify(self, case, outputs[which], which, ROWS_VERIFIED)
-        host = [tensor.cpu() for tensor in (*case.inputs[which], outputs[which])]
+        host = [tensor.cpu() for tensor in (*case.extra.own(case.inputs[which]),
+                                            outputs[which])]
         if case.extra.v_columns:
             host[2] = host[1]
         others = {name: tensor.cpu() for name, tensor in case.extra.tensors.items()}

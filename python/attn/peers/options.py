@@ -2,8 +2,8 @@
 """The options of a grid's shapes: what they mean to libattn, to SDPA's mask and to FlexAttention.
 
 A shape's `option` is words: "backward" (backward.py), "sink", "alibi", "bias", "window1024",
-"softcap50", "mask dense", "mask padding", "mask causal+padding", "packed 32x100-2000", "mla"; several may
-stand together.
+"softcap50", "mask dense", "mask padding", "mask causal+padding", "packed 32x100-2000", "mla",
+"paged16", "fp8", "paged16 step 60x1@500-16000+2x512@8192" (serving.py); several may stand together.
 
 Invariant: all sides compute the same formula; a side that cannot is left out, never approximated.
 """
@@ -13,6 +13,8 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from .._library import Problem
+from .sides import Inputs
+from . import serving
 from .grids import Shape, lengths_of
 
 ScoreMod = Callable[..., Any]
@@ -33,6 +35,16 @@ class Extra:
         self.backward = False               # gradients
         self.v_columns: Optional[int] = None  # of K, which are V
         self.d_o: List[Any] = []            # ... of each set
+        self.stores: List[serving.Store] = []  # K and V as our side reads them, one after the other
+        self.rounded: Optional[Callable[[Any], Any]] = None  # K and V to what a cache can hold
+        self.step: Optional[serving.Step] = None
+
+    def own(self, inputs: Inputs) -> Inputs:
+        """What our side reads."""
+        q, k, v = inputs
+        for store in self.stores:
+            k, v = store(k), store(v)
+        return q, k, v
 
     def set(self, problem: Problem) -> None:
         for name, value in self.fields.items():
@@ -135,6 +147,15 @@ def extra_of(torch: Any, shape: Shape, dtype: Any, device: Any) -> Extra:
             extra.score_mod = lambda s, b, h, q, k: cap * torch.tanh(s / cap)
         elif word == "backward":
             extra.backward = True
+        elif word.startswith("paged"):
+            size = int(word[len("paged"):])
+            if words[:1] == ["step"]:
+                serving.step(extra, torch, device, words[1], size)
+                del words[:2]
+            else:
+                serving.paged(extra, torch, shape, device, size)
+        elif word == "fp8":
+            serving.fp8(extra, torch, device, dtype)
         elif word == "mla":
             _mla(extra, torch, shape, device)
         elif word == "sink":
