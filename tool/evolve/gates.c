@@ -287,8 +287,8 @@ static bool same_device(const struct bench *b, attn_error *why) {
     if (attn_device_get(b->runner.context, &device, why) != ATTN_OK) {
         return false;
     }
-    return (strcmp(device.name, s->device) == 0 &&
-            strcmp(device.arch, s->arch) == 0 && device.units == s->units) ||
+    return (strcmp(device.name, s->device) == 0 && strcmp(device.arch, s->arch) == 0 &&
+            device.units == s->units) ||
            explain(why, "the device is %s (%s, %d units), the journal's is %s (%s, %d units)",
                    device.name, device.arch, (int)device.units, s->device, s->arch, s->units);
 }
