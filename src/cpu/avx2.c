@@ -142,6 +142,11 @@ static inline void vload_columns(const float *in, ptrdiff_t stride, vf *out) {
     out[3] = _mm256_shuffle_ps(high01, high23, _MM_SHUFFLE(3, 2, 3, 2));
 }
 
+static inline void vstore_halves(float *low, float *high, vf a) {
+    _mm_storeu_ps(low, _mm256_castps256_ps128(a));
+    _mm_storeu_ps(high, _mm256_extractf128_ps(a, 1));
+}
+
 #include "cpu/math.h"
 #include "cpu/row_kernel.h"
 #include "cpu/tile_kernel.h"

@@ -160,3 +160,8 @@ static inline void vload_columns(const float *in, ptrdiff_t stride, vf *out) {
         out[i] = _mm512_castsi512_ps(x[i]);
     }
 }
+
+static inline void vstore_halves(float *low, float *high, vf a) {
+    _mm256_storeu_ps(low, _mm512_castps512_ps256(a));
+    _mm256_storeu_ps(high, _mm512_extractf32x8_ps(a, 1));
+}

@@ -162,6 +162,11 @@ static inline void vload_columns(const float *in, ptrdiff_t stride, vf *out) {
     }
 }
 
+static inline void vstore_halves(float *low, float *high, vf a) {
+    memcpy(low, a.lane, sizeof a.lane / 2);
+    memcpy(high, a.lane + VL / 2, sizeof a.lane / 2);
+}
+
 #include "cpu/math.h"
 #include "cpu/row_kernel.h"
 #include "cpu/tile_kernel.h"

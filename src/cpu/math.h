@@ -15,6 +15,7 @@
  *   vload_half vload_bf16 vstore_half vstore_bf16    VL 16-bit values, round to nearest even
  *   transpose4x4(a, a_stride, b, b_stride)
  *   vload_columns(in, stride, out)   lane r of out[c] is in[r * stride + c], for four columns c
+ *   vstore_halves(low, high, a)   the lower VL / 2 lanes to low, the others to high
  *   vpick(words, n, x, y)   lane r: x where bit n of words[r] is set, else y
  *   vshow(mask, x, y)       lane i: x where the byte mask[i] is not 0, else y
  *   mask_word(mask)         32 such bytes as bits, the first the lowest
@@ -142,6 +143,13 @@ OUT_OF_LINE void mask_bits(const uint8_t *mask, int64_t col, int count, uint32_t
             word |= (uint32_t)(mask[(j + i) * col] != 0) << i;
         }
         *bits = word;
+    }
+}
+
+/* Into L2: prefetching into L1 was measured to hurt badly. */
+INLINE void prefetch_row(const char *row, int bytes) {
+    for (int b = 0; b < bytes; b += 64) {
+        __builtin_prefetch(row + b, 0, 2);
     }
 }
 
@@ -294,28 +302,29 @@ OUT_OF_LINE void end_row(attn_dtype dtype, const float *in, int count, float inv
  * multiple of 4 and rows past `rows` are filled with zeros. */
 OUT_OF_LINE void transpose(const float *in, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t cols,
                            float *out, ptrdiff_t rows_out) {
+    const ptrdiff_t squares = cols / 4 * 4;
     ptrdiff_t r = 0;
-    for (; r + 4 <= rows; r += 4) {
-        ptrdiff_t c = 0;
-        for (; c + 4 <= cols; c += 4) {
-            transpose4x4(in + r * stride + c, stride, out + c * rows_out + r, rows_out);
-        }
-        for (; c < cols; c++) {
-            for (ptrdiff_t i = 0; i < 4; i++) {
-                out[c * rows_out + r + i] = in[(r + i) * stride + c];
+    for (; r + VL <= rows; r += VL) {
+        for (ptrdiff_t c = 0; c < squares; c += 4) {
+            vf x[4];
+            vload_columns(in + r * stride + c, stride, x);
+            EACH(i, 4) {
+                vstore(out + (c + i) * rows_out + r, x[i]);
             }
         }
     }
-    const int rest = (int)(rows - r); /* fewer than 4 */
-    for (int i = 0; i < rest; i++, r++) {
-        for (ptrdiff_t c = 0; c < cols; c++) {
-            out[c * rows_out + r] = in[r * stride + c];
+    for (; r + 4 <= rows; r += 4) {
+        for (ptrdiff_t c = 0; c < squares; c += 4) {
+            transpose4x4(in + r * stride + c, stride, out + c * rows_out + r, rows_out);
         }
     }
-    for (; r < rows_out; r++) {
-        for (ptrdiff_t c = 0; c < cols; c++) {
-            out[c * rows_out + r] = 0.0F;
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        for (ptrdiff_t c = i < r ? squares : 0; c < cols; c++) {
+            out[c * rows_out + i] = in[i * stride + c];
         }
+    }
+    for (ptrdiff_t c = 0; c < cols && rows < rows_out; c++) {
+        memset(out + c * rows_out + rows, 0, (size_t)(rows_out - rows) * sizeof *out);
     }
 }
 

@@ -154,3 +154,8 @@ static inline void vload_columns(const float *in, ptrdiff_t stride, vf *out) {
         out[i + 2] = vcombine_f32(vget_high_f32(ab.val[i]), vget_high_f32(cd.val[i]));
     }
 }
+
+static inline void vstore_halves(float *low, float *high, vf a) {
+    vst1_f32(low, vget_low_f32(a));
+    vst1_f32(high, vget_high_f32(a));
+}

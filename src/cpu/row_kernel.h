@@ -20,14 +20,8 @@ _Static_assert(ROW_KEYS <= 4, "one vsum4 for the keys of a block");
 enum {
     ROW_ROWS = 4,
     WEIGH_KEYS = 16,    /* their rows of V stay in L1 while the columns are walked */
-    PREFETCH_KEYS = 16, /* ahead; into L2: prefetching into L1 was measured to hurt badly */
+    PREFETCH_KEYS = 16 /* ahead */
 };
-
-INLINE void prefetch_row(const char *row, int bytes) {
-    for (int b = 0; b < bytes; b += 64) {
-        __builtin_prefetch(row + b, 0, 2);
-    }
-}
 
 /* `rows` x `keys` dot products; both are constants where this is inlined. */
 INLINE void dot_block(attn_dtype dtype, const float *q, int rows, const struct cpu_rows *k,

@@ -133,12 +133,7 @@ INLINE void differentiate(const struct cpu_gradient *g, struct options with, int
 
 /* out[key][query] = in[query][key], MR of each. */
 INLINE void turn_tile(const float *in, float *out) {
-    _Static_assert(MR % 4 == 0, "in squares of 4 x 4");
-    for (int i = 0; i < MR; i += 4) {
-        for (int j = 0; j < MR; j += 4) {
-            transpose4x4(in + (ptrdiff_t)i * MR + j, MR, out + (ptrdiff_t)j * MR + i, MR);
-        }
-    }
+    transpose(in, MR, MR, MR, out, MR);
 }
 
 /* Stores P and dS of the queries [begin, end) of the tile, and zeros for those that a product over

@@ -20,7 +20,10 @@
  * set may have its own GEMM for full tiles (HAVE_GEMM_FULL).
  */
 
-enum { MR = MV * VL };
+enum {
+    MR = MV * VL,
+    ROWS_AHEAD = 4 /* prefetched while rows are packed: they lie apart, and are read once */
+};
 
 #include "cpu/tile_options.h"
 
@@ -62,6 +65,8 @@ static void gemm_full(const float *a, const float *b, int k, float *c, bool add)
 static void gemm_panel(const float *a, const float *b, int k, float *c, bool add, int rows) {
     if (MV > 1 && rows <= VL) {
         gemm_vectors(a, b, k, c, add, 1);
+    } else if (MV > 2 && rows <= 2 * VL) {
+        gemm_vectors(a, b, k, c, add, 2);
     } else {
         gemm_full(a, b, k, c, add);
     }
@@ -106,18 +111,56 @@ static size_t tile_row_bytes(int cols) {
 static void tile_pack_q(attn_dtype dtype, const void *const *rows, int count, int head_dim,
                         float multiplier, void *packed, void *scratch) {
     float *line = scratch;
+    const int bytes = head_dim * (int)attn_dtype_size(dtype);
     for (int r = 0; r < count; r++) {
+        if (r + ROWS_AHEAD < count) {
+            prefetch_row(rows[r + ROWS_AHEAD], bytes);
+        }
         row_to_float(dtype, rows[r], head_dim, multiplier, line + (ptrdiff_t)r * head_dim);
     }
     transpose(line, head_dim, count, head_dim, packed, MR);
 }
 
+/* VL numbers of a row, from column c on, into panels of NB columns that are `next` floats apart. */
+INLINE void store_in_panels(vf x, int c, float *panels, ptrdiff_t next) {
+    float *at = panels + c / NB * next + c % NB;
+    if ((int)VL <= (int)NB) {
+        vstore(at, x);
+    } else {
+        _Static_assert((int)VL <= 2 * (int)NB, "one panel or two");
+        vstore_halves(at, at + next, x);
+    }
+}
+
+/* VL rows of K, two panels or fewer, four columns at a time. */
+INLINE void pack_keys(const float *in, ptrdiff_t stride, int cols, float *panels) {
+    const ptrdiff_t next = (ptrdiff_t)NB * cols;
+    int c = 0;
+    for (; c + 4 <= cols; c += 4) {
+        vf x[4];
+        vload_columns(in + c, stride, x);
+        EACH(i, 4) {
+            store_in_panels(x[i], 0, panels + (ptrdiff_t)(c + i) * NB, next);
+        }
+    }
+    for (; c < cols; c++) {
+        for (int r = 0; r < VL; r++) {
+            panels[r / NB * next + (ptrdiff_t)c * NB + r % NB] = in[r * stride + c];
+        }
+    }
+}
+
 static void tile_pack_k(const struct cpu_rows *k, void *packed, void *scratch) {
+    enum { STEP = (int)VL > (int)NB ? (int)VL : (int)NB };
     float *out = packed;
-    for (int first = 0; first < k->count; first += NB, out += (ptrdiff_t)NB * k->cols) {
-        const int count = k->count - first < NB ? k->count - first : NB;
+    const int bytes = k->cols * (int)attn_dtype_size(k->dtype);
+    for (int first = 0; first < k->count; first += STEP, out += (ptrdiff_t)STEP * k->cols) {
+        const int count = k->count - first < STEP ? k->count - first : STEP;
         const float *in = (const float *)(const void *)cpu_row_at(k, first);
         ptrdiff_t stride = k->stride / (ptrdiff_t)sizeof(float);
+        for (int r = first + STEP; r < first + 2 * STEP && r < k->count; r++) {
+            prefetch_row(cpu_row_at(k, r), bytes);
+        }
         if (k->dtype != ATTN_FP32 || k->list != NULL) {
             float *line = scratch;
             for (int r = 0; r < count; r++) {
@@ -127,31 +170,45 @@ static void tile_pack_k(const struct cpu_rows *k, void *packed, void *scratch) {
             in = line;
             stride = k->cols;
         }
-        transpose(in, stride, count, k->cols, out, NB);
+        if ((int)VL > (int)NB && count == VL) {
+            pack_keys(in, stride, k->cols, out);
+            continue;
+        }
+        for (int r = 0; r < count; r += NB) {
+            transpose(in + r * stride, stride, count - r < NB ? count - r : NB, k->cols,
+                      out + (ptrdiff_t)r * k->cols, NB);
+        }
     }
 }
 
 static bool tile_pack_v(const struct cpu_rows *v, int keys, void *packed, void *scratch) {
-    float *line = scratch;
     const int padded = panels(v->cols) * NB;
+    const ptrdiff_t next = (ptrdiff_t)NB * keys;
     const vf zero = vdup(0.0F);
     const vf huge = vdup(0x1p64F);
     vf residue = zero; /* becomes NaN as soon as NaN * 0 or Inf * 0 is added */
+    const int bytes = v->cols * (int)attn_dtype_size(v->dtype);
     for (int j = 0; j < v->count; j++) {
-        row_to_float(v->dtype, cpu_row_at(v, j), v->cols, 1.0F, line);
-        for (int c = v->cols; c < padded; c++) {
-            line[c] = 0.0F;
+        if (j + ROWS_AHEAD < v->count) {
+            prefetch_row(cpu_row_at(v, j + ROWS_AHEAD), bytes);
         }
-        for (int c = 0; c < padded; c += NB) {
-            float *out = (float *)packed + (ptrdiff_t)c * keys + (ptrdiff_t)j * NB;
-            memcpy(out, line + c, NB * sizeof(float));
+        const float *line = (const float *)(const void *)cpu_row_at(v, j);
+        float *out = (float *)packed + (ptrdiff_t)j * NB;
+        if (v->dtype != ATTN_FP32 || v->cols != padded) {
+            float *copy = scratch;
+            row_to_float(v->dtype, line, v->cols, 1.0F, copy);
+            memset(copy + v->cols, 0, (size_t)(padded - v->cols) * sizeof *copy);
+            line = copy;
         }
         int c = 0;
         for (; c + VL <= padded; c += VL) {
-            residue = vfma(vmul(vload(line + c), huge), zero, residue);
+            const vf x = vload(line + c);
+            residue = vfma(vmul(x, huge), zero, residue);
+            store_in_panels(x, c, out, next);
         }
         for (; c < padded; c++) {
             residue = vfma(vmul(vdup(line[c]), huge), zero, residue);
+            out[c / NB * next + c % NB] = line[c];
         }
     }
     return !vany_not_equal(residue, zero);
@@ -292,14 +349,17 @@ static void tile_epilogue(const struct cpu_tile *tile, int head_dim_v, const flo
                           attn_dtype dtype, void *const *out, void *scratch) {
     float *lines = scratch;
     int c = 0;
-    for (; c + 4 <= head_dim_v; c += 4) {
-        for (int r = 0; r < MR; r += 4) {
-            transpose4x4(tile->o + (ptrdiff_t)c * MR + r, MR, lines + (ptrdiff_t)r * head_dim_v + c,
-                         head_dim_v);
+    for (; c + VL <= head_dim_v; c += VL) {
+        for (int r = 0; r < tile->rows; r += 4) { /* MR is a multiple of 4 */
+            vf x[4];
+            vload_columns(tile->o + (ptrdiff_t)c * MR + r, MR, x);
+            EACH(i, 4) {
+                vstore(lines + (ptrdiff_t)(r + i) * head_dim_v + c, x[i]);
+            }
         }
     }
     for (; c < head_dim_v; c++) {
-        for (int r = 0; r < MR; r++) {
+        for (int r = 0; r < tile->rows; r++) {
             lines[(ptrdiff_t)r * head_dim_v + c] = tile->o[(ptrdiff_t)c * MR + r];
         }
     }
