@@ -254,9 +254,12 @@ float cpu_end_row(const struct cpu_job *job, const struct sequence *s, int64_t b
     const attn_problem *p = job->problem;
     const bool empty =
         max == -INFINITY && sum == 0.0F; /* a maximum may miss a NaN, a sum does not */
+    float inverse = empty ? CPU_SAW_NOTHING : 1.0F / sum;
+    if (!p->sink && job->tensors->lse == NULL) { /* no logarithm: it costs what 200 FMAs do */
+        return inverse;
+    }
     const double top = LN_2 * (double)cpu_softmax_factor(p) * (double)max;
     float lse = empty ? -INFINITY : (float)(top + log((double)sum));
-    float inverse = empty ? CPU_SAW_NOTHING : 1.0F / sum;
     if (p->sink) {
         const double sink = (double)job->tensors->sink[h];
         if (empty) {

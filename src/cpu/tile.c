@@ -145,6 +145,7 @@ static void begin_tiles(const struct unit *u) {
     const attn_problem *p = u->job->problem;
     const struct cpu_tile_kernel *kernel = u->kernel;
     const int dv = (int)p->head_dim_v;
+    const float multiplier = cpu_scale(p).q;
     for (int t = 0; t < tile_count(u); t++) {
         const struct cpu_tile tile = tile_of(u, t);
         const void *rows[CPU_MAX_TILE_ROWS];
@@ -153,7 +154,7 @@ static void begin_tiles(const struct unit *u) {
             rows[r] =
                 cpu_q_row(u->job, &u->sequence, u->batch, row_head(u, row), row_query(u, row));
         }
-        kernel->pack_q(p->dtype, rows, tile.rows, (int)p->head_dim, cpu_scale(p).q,
+        kernel->pack_q(p->dtype, rows, tile.rows, (int)p->head_dim, multiplier,
                        (void *)(uintptr_t)tile.q, u->scratch + u->at.line);
         memset(tile.o, 0, kernel->o_bytes(dv));
         for (int r = 0; r < kernel->tile_rows; r++) {
