@@ -16,7 +16,8 @@
  *                 (the steps are those of portable/mainloop.h)
  *     merge       over warps, CTAs and clusters, then the epilogue (cluster.h)
  *
- * Programmatic dependent launch: before pdl_wait the first keys are prefetched to L2.
+ * Programmatic dependent launch: before pdl_wait the first keys are prefetched to L2, unless lengths
+ * or offsets are in global memory: the kernel before may write them.
  *
  * Shared memory map, dynamic, from the first multiple of 1024 on, in bytes:
  *     rings      WARPS x STAGES x 2 x KEYS x D x 2     a warp's K, then its V; merge: its (m, l, O)
@@ -251,8 +252,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     const struct split split = split_of_cta(a);
     const struct place at = {(int)threadIdx.x % LANES, 0, 0};
     pdl_launch_dependents();
-    const bool lengths_in_memory = a.cu_seqlens_q != 0 || a.used_kv != 0 || a.used_q != 0;
-    if (lengths_in_memory) {
+    const bool bounds_in_memory =
+        a.cu_seqlens_q != 0 || a.used_kv != 0 || a.used_q != 0 || a.offsets != 0;
+    if (bounds_in_memory) {
         pdl_wait();
     }
     const struct work w = work_of_split(a, split);
@@ -277,7 +279,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
             mbarrier_init(s.k_full + i * MBARRIER_BYTES, 1);
         }
         mbarrier_init_fence();
-        if (!lengths_in_memory && s.count > 0) {
+        if (!bounds_in_memory && s.count > 0) {
             prefetch_first(s);
         }
     }

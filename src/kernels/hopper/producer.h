@@ -383,8 +383,9 @@ INLINE void producer_loop(const struct attn_tma_args &t, const struct stages &at
                          0,
                          {},
                          0};
-    /* FULL: lengths may be in global memory; forward_chunk.cu, whose kernels are short, looks */
-    if (!FULL || (SPLIT_KV && !MIXED && a.cu_seqlens_q == 0 && a.used_kv == 0 && a.used_q == 0)) {
+    /* FULL: bounds may be in global memory; forward_chunk.cu, whose kernels are short, looks */
+    if (!FULL || (SPLIT_KV && !MIXED && a.cu_seqlens_q == 0 && a.used_kv == 0 && a.used_q == 0 &&
+                  a.offsets == 0)) {
         locate_tile(a, p);
         prefetch_first_tile(t, p);
     }
