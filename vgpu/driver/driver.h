@@ -2,10 +2,10 @@
  *
  * driver.h - the CUDA driver's functions, over one virtual GPU per process.
  *
- *   driver.c  look-up, errors, device, contexts     config.c  environment, report
- *   memory.c  objects, memory, streams, events      module.c  libraries, kernels
- *   launch.c  launches, tensor maps                 graph.c   work of streams, graphs
- *   unified.c memory that host and kernels share
+ *   driver.c  look-up, errors, device               config.c  environment, report
+ *   context.c contexts                              module.c  libraries, modules, kernels
+ *   memory.c  objects, memory, streams, events      graph.c   work of streams, graphs
+ *   launch.c  launches, tensor maps                 unified.c memory that host and kernels share
  *
  * Work is done when it is submitted. An error of a kernel is returned, as by a real driver, by the
  * next call after the launch, and by every call until the primary context is released for the last
@@ -131,6 +131,9 @@ vgpu *driver_gpu(void);
 int driver_current(void);
 int driver_ready(void);
 
+/* For calls that name a device and write to `result`. */
+int driver_check_device(int device, const void *result);
+
 /* Bytes of shared memory that a block can have. */
 uint32_t driver_max_shared(void);
 enum { DEVICE_MULTIPROCESSORS = 16 };
@@ -185,8 +188,9 @@ struct driver_function {
     int since; /* the version of CUDA that has it in this form */
     driver_any *function;
 };
-extern const struct driver_function driver_memory_functions[], driver_module_functions[],
-    driver_launch_functions[], driver_unified_functions[], driver_graph_functions[];
+extern const struct driver_function driver_context_functions[], driver_memory_functions[],
+    driver_module_functions[], driver_launch_functions[], driver_unified_functions[],
+    driver_graph_functions[];
 #define DRIVER_FUNCTION(name, since)                                                               \
     { #name, since, (driver_any *)name }
 

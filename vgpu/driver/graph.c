@@ -84,6 +84,10 @@ static int cuMemcpyAsync(vgpu_pointer to, vgpu_pointer from, size_t bytes, void 
     return stream_submit(stream, node);
 }
 
+static int cuMemcpy(vgpu_pointer to, vgpu_pointer from, size_t bytes) {
+    return cuMemcpyAsync(to, from, bytes, NULL);
+}
+
 static int cuMemsetD8Async(vgpu_pointer to, unsigned char byte, size_t bytes, void *stream) {
     DRIVER_ENTER();
     int code;
@@ -412,6 +416,10 @@ static int cuGraphExecDestroy(void *executable) {
 
 const struct driver_function driver_graph_functions[] = {
     DRIVER_FUNCTION(cuMemcpyAsync, 4000),
+    {"cuMemcpyHtoDAsync", 3020, (driver_any *)cuMemcpyAsync},
+    {"cuMemcpyDtoHAsync", 3020, (driver_any *)cuMemcpyAsync},
+    {"cuMemcpyDtoDAsync", 3020, (driver_any *)cuMemcpyAsync},
+    DRIVER_FUNCTION(cuMemcpy, 4000),
     DRIVER_FUNCTION(cuMemsetD8Async, 3020),
     DRIVER_FUNCTION(cuMemAllocAsync, 11020),
     DRIVER_FUNCTION(cuMemFreeAsync, 11020),
