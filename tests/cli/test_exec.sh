@@ -31,7 +31,7 @@ if ! command -v nvcc >/dev/null && [ ! -x /usr/local/cuda/bin/nvcc ]; then
     skipped nvcc "no nvcc"
     finish
 fi
-cp "$here/data/exec/"*.cu .
+cp "$here/data/exec/"*.cu "$here/data/exec/"*.cpp .
 for name in good objects textures bugs; do
     if ! "$attest" nvcc -std=c++17 -o $name $name.cu 2>stderr; then
         skipped nvcc "$(head -1 stderr)"
@@ -95,6 +95,30 @@ holds "it is in the sample" test "$code" -eq 1
 holds "the report names the sample" grep -q 'a sample of 2 of 4 clusters' stderr
 run exec --launch '^ra.e$' ./bugs race
 holds "it is checked" test "$code" -eq 1
+
+# ---- the driver's interface ------------------------------------------------------------------
+
+"$attest" nvcc -fatbin -o driver_kernels.fatbin driver_kernels.cu
+"$attest" nvcc -o driver driver.cpp -lcuda
+accepts "a program of the driver's interface" exec ./driver
+for part in contexts vectors fills textures links; do
+    says "driver: $part" "ok $part"
+done
+holds "driver: no part failed" sh -c '! grep FAIL stdout'
+run exec ./driver outside
+holds "driver: a bug" grep -q \
+    "driver_kernels.cu:$(grep -n 'past the end' driver_kernels.cu | cut -d: -f1).*out-of-bounds" stderr
+holds "driver: the code of an error" sh -c '! grep FAIL stdout'
+run exec ./driver absent
+holds "driver: a function that is not supported" grep -q 'cuMemAddressReserve is not supported' stderr
+if "$attest" nvcc -o compiled compiled.cpp -lnvrtc -lcuda 2>/dev/null; then
+    accepts "NVRTC" exec ./compiled
+    says "NVRTC" "ok compiled"
+    run exec ./compiled bug
+    holds "NVRTC: a bug" grep -q 'fill.cu:4:.*error: out-of-bounds' stderr
+    VGPU_NVRTC=/absent run exec ./compiled
+    holds "no NVRTC" grep -q 'NVRTC cannot be loaded' stderr
+fi
 
 # ---- what is not known -----------------------------------------------------------------------
 

@@ -40,6 +40,18 @@ static bool find_runtime(void) {
     return setenv("LD_LIBRARY_PATH", paths, 1) == 0;
 }
 
+/* NVRTC of the toolkit, for our libnvrtc; it says so if there is none. */
+static void find_nvrtc(void) {
+    char nvcc[PATH_MAX], path[PATH_MAX + 32];
+    attn_error why;
+    char *end = source_nvcc(nvcc, &why) ? realpath(nvcc, path) : NULL;
+    end = end != NULL ? strrchr(path, '/') : NULL;
+    if (end != NULL) {
+        snprintf(end, sizeof path - (size_t)(end - path), "/../lib64/libnvrtc.so.13");
+        setenv("VGPU_NVRTC", path, 0);
+    }
+}
+
 /* It has GPU code and the static CUDA runtime: our runtime would never be called. */
 static bool is_static(const char *path) {
     size_t size = 0;
@@ -116,6 +128,7 @@ int verb_exec(int argc, char **argv) {
     if (!find_runtime()) {
         return complain("exec: the folder of libvgpu.so is not known");
     }
+    find_nvrtc();
     execvp(program, argv + first);
     return complain("exec: %s: %s", program, strerror(errno));
 }

@@ -13,13 +13,7 @@
 
 #include "runtime/runtime.h"
 
-enum { FATBIN_STRUCT_MAGIC = 0x466243b1, SM_MAJOR = 75, SM_MINOR = 76 };
-
-struct fatbin_struct { /* what nvcc puts into .nvFatBinSegment */
-    int magic, version;
-    const void *fatbin;
-    void *more;
-};
+enum { FATBIN_STRUCT_MAGIC = 0x466243b1 };
 
 struct program { /* a registered fatbin */
     const void *fatbin;
@@ -66,14 +60,11 @@ static void place_managed(const struct program *program) {
 }
 
 static int load(struct program *program) {
-    int major = 0, minor = 0;
     char why[256];
     if (program->library != NULL || program->code != RT_SUCCESS) {
         return program->code;
     }
-    rt_driver.cuDeviceGetAttribute(&major, SM_MAJOR, 0);
-    rt_driver.cuDeviceGetAttribute(&minor, SM_MINOR, 0);
-    char *ptx = fatbin_ptx(program->fatbin, 10 * major + minor, why, sizeof why);
+    char *ptx = fatbin_ptx(program->fatbin, rt_arch(), why, sizeof why);
     if (ptx == NULL) {
         rt_say("the program cannot run: %s", why);
         return program->code = RT_NO_IMAGE;
@@ -151,7 +142,7 @@ int rt_symbol(const void *symbol, rt_pointer *pointer, size_t *bytes) {
 
 /* ---- registration ---------------------------------------------------------------------------- */
 
-RT void **__cudaRegisterFatBinary(const struct fatbin_struct *given) {
+RT void **__cudaRegisterFatBinary(const struct rt_fatbin_struct *given) {
     struct program *program = allocate(sizeof *program);
     if (given->magic != FATBIN_STRUCT_MAGIC) {
         rt_say("a fatbin of an unknown version was registered");
