@@ -96,6 +96,28 @@ holds "the report names the sample" grep -q 'a sample of 2 of 4 clusters' stderr
 run exec --launch '^ra.e$' ./bugs race
 holds "it is checked" test "$code" -eq 1
 
+# ---- launches that repeat ----------------------------------------------------------------------
+
+# launches FILE: how many ran, by the report
+launches() { sed -n 's/.*"stats": {"launches": \([0-9]*\).*/\1/p' "$1"; }
+"$attest" nvcc -o repeats repeats.cu
+for how in run reuse; do
+    accepts "repeats: $how" exec --repeats $how --report $how.json ./repeats
+    for part in equal counted "filled again" managed fewer; do
+        says "repeats: $how: $part" "ok $part"
+    done
+    holds "repeats: $how: text" test "$(grep -c 'said 0' stdout)" -eq 20
+done
+holds "repeats: all run" test "$(launches run.json)" -eq 105
+holds "repeats: results are used again" test "$(launches reuse.json)" -lt 75
+holds "repeats: but none that differ" test "$(launches reuse.json)" -ge 55
+run exec --first 2 --report first.json ./repeats
+holds "the first launches only" test "$(launches first.json)" -eq 8
+holds "the others count" grep -q 'FAIL counted' stdout
+holds "the report says so" grep -q 'launch-left-out' first.json
+run exec --first 0 ./bugs
+holds "no launches" grep -q 'VGPU_FIRST = "0", expected' stderr
+
 # ---- the driver's interface ------------------------------------------------------------------
 
 "$attest" nvcc -fatbin -o driver_kernels.fatbin driver_kernels.cu

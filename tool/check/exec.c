@@ -21,7 +21,7 @@
 #include "cli/verbs.h"
 #include "vgpu.h"
 
-enum { OPTIONS = 7 };
+enum { OPTIONS = 9 };
 
 /* ---- exec ------------------------------------------------------------------------------------ */
 
@@ -66,7 +66,7 @@ static bool is_static(const char *path) {
 int verb_exec(int argc, char **argv) {
     static const char *const VARIABLES[OPTIONS] = {"VGPU_ASYNC",  "VGPU_CHECKS",  "VGPU_LAUNCH",
                                                    "VGPU_REPORT", "VGPU_THREADS", "VGPU_SM",
-                                                   "VGPU_CTAS"};
+                                                   "VGPU_CTAS",   "VGPU_FIRST",   "VGPU_REPEATS"};
     const char *values[OPTIONS] = {NULL}, *program = NULL;
     struct arg positional = arg_text("PROGRAM", &program, "FILE", "");
     struct arg how[OPTIONS] = {
@@ -76,6 +76,11 @@ int verb_exec(int argc, char **argv) {
         arg_text("--checks", &values[1], "LIST", "all, none, or some of memory,init,race,perf"),
         arg_text("--launch", &values[2], "N|REGEX",
                  "check this launch (from 1) or these kernels, run the others without checks"),
+        arg_text("--first", &values[7], "N",
+                 "run only the first N launches of each kernel; results may be wrong [all]"),
+        arg_text("--repeats", &values[8], "HOW",
+                 "a launch with the arguments and the memory of an earlier one: reuse its result, "
+                 "or run [reuse]"),
         arg_text("--report", &values[3], "FILE", "text, or by its name .json or .sarif [stderr]"),
         arg_text("--threads", &values[4], "N", "CPU threads [what the machine has]"),
         arg_text("--ctas", &values[6], "K",
@@ -125,6 +130,7 @@ int verb_exec(int argc, char **argv) {
         setenv("VGPU_PROGRESS", "1", 0);
     }
     setenv("VGPU_EXIT_CODE", "1", 1);
+    setenv("VGPU_REPEATS", "reuse", 0);
     if (!find_runtime()) {
         return complain("exec: the folder of libvgpu.so is not known");
     }

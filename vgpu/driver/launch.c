@@ -70,9 +70,15 @@ static void explain_fault(void) {
 
 int kernel_run(const struct node *node) {
     vgpu_error why = {0};
-    const struct object *kernel = object_find(node->kernel, OBJECT_KERNEL);
+    struct object *kernel = object_find(node->kernel, OBJECT_KERNEL);
     if (kernel == NULL || kernel->serial != node->kernel_serial) {
         return driver_explain(CU_INVALID_HANDLE, "a kernel of the graph was unloaded");
+    }
+    if (driver_state.first > 0 && ++kernel->launches > driver_state.first) {
+        report_kernel(driver_state.gpu, kernel->function, NULL, FINDING_LAUNCH_LEFT_OUT,
+                      "only the first %llu launches of this kernel were run",
+                      (unsigned long long)driver_state.first);
+        return CU_SUCCESS;
     }
     struct launch launch =
         launch_make(driver_state.gpu, kernel->function, &node->dims, node->params);
@@ -82,7 +88,7 @@ int kernel_run(const struct node *node) {
     }
     findings_take_kinds(driver_state.gpu);
     registered_copy(true);
-    const vgpu_status status = launch_run(&launch, &why);
+    const vgpu_status status = repeat_run(node, &launch, &why);
     registered_copy(false);
     const uint64_t kinds = findings_take_kinds(driver_state.gpu);
     if (status != VGPU_OK && status != VGPU_FAULT) {

@@ -292,6 +292,7 @@ static int vgpuImageMake(const vgpu_image *image, uint64_t *handle) {
     DRIVER_ENTER();
     vgpu_error why;
     const int code = driver_current();
+    repeat_forget();
     return code != CU_SUCCESS
                ? code
                : code_of(vgpu_image_make(driver_state.gpu, image, handle, &why), &why);
@@ -301,6 +302,7 @@ static int vgpuImageFree(uint64_t handle) {
     DRIVER_ENTER();
     vgpu_error why;
     const int code = driver_current();
+    repeat_forget();
     return code != CU_SUCCESS ? code
                               : code_of(vgpu_image_free(driver_state.gpu, handle, &why), &why);
 }
