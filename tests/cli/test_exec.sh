@@ -147,7 +147,7 @@ fi
 run exec ./good strange
 holds "the launch that reaches it fails" test "$code" -eq 1
 holds "with the instruction and its line" \
-    grep -q "good.cu:$(grep -n 'asm volatile' good.cu | cut -d: -f1).*error: unknown: .*vadd" stderr
+    grep -q "good.cu:$(grep -n 'asm volatile' good.cu | cut -d: -f1).*error: unknown: .*multimem" stderr
 holds "and nothing else" sh -c '! grep FAIL stdout'
 
 nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)

@@ -113,10 +113,17 @@ static void forget_pages(struct kind *kind) {
     kind->before = NULL;
 }
 
+static bool is_same_shape(const vgpu_dims *a, const vgpu_dims *b) {
+    return memcmp(a->grid, b->grid, sizeof a->grid) == 0 &&
+           memcmp(a->block, b->block, sizeof a->block) == 0 &&
+           memcmp(a->cluster, b->cluster, sizeof a->cluster) == 0 &&
+           a->shared_bytes == b->shared_bytes && a->max_shared_bytes == b->max_shared_bytes &&
+           a->non_portable_cluster == b->non_portable_cluster;
+}
+
 static bool is_of(const struct kind *kind, const struct node *node, const struct launch *launch) {
     const size_t bytes = launch->kernel->function->param_bytes;
-    return kind->serial == node->kernel_serial &&
-           memcmp(&kind->dims, &node->dims, sizeof kind->dims) == 0 &&
+    return kind->serial == node->kernel_serial && is_same_shape(&kind->dims, &node->dims) &&
            kind->checks == launch->checks && kind->quiet == launch->quiet &&
            kind->param_bytes == bytes && memcmp(kind->params, node->params, bytes) == 0;
 }

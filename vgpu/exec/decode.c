@@ -141,6 +141,9 @@ static const struct {
     {"mul24 mad24 sad bfe bfi bfind brev clz popc prmt fns dp4a dp2a lop3 shf cnot shl shr addc "
      "subc madc szext bmsk",
      decode_int},
+    {"vadd vsub vabsdiff vmin vmax vshl vshr vmad vset vadd2 vsub2 vavrg2 vabsdiff2 vmin2 vmax2 "
+     "vset2 vadd4 vsub4 vavrg4 vabsdiff4 vmin4 vmax4 vset4",
+     decode_video},
     {"mov selp slct setp set cvt", decode_move},
     {"st red", decode_st},
     {"ld ldu atom cvta isspacep prefetchu discard applypriority createpolicy mapa "

@@ -28,12 +28,12 @@ __global__ void map(const int *x, int *y) {
 
 __global__ void count(int *x) {
     const int i = blockIdx.x * THREADS + threadIdx.x;
-    x[i] += 1 + 0 * slowly(i);
+    x[i] += slowly(i) == -1 ? 2 : 1;
 }
 
 __global__ void total(const int *x, int *sum) {
     const int i = blockIdx.x * THREADS + threadIdx.x;
-    atomicAdd(sum, x[i] + 0 * slowly(i));
+    atomicAdd(sum, slowly(i) == -1 ? 0 : x[i]);
 }
 
 __global__ void say(const int *x) {
