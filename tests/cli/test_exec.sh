@@ -31,7 +31,7 @@ if ! command -v nvcc >/dev/null && [ ! -x /usr/local/cuda/bin/nvcc ]; then
     skipped nvcc "no nvcc"
     finish
 fi
-cp "$here/data/exec/"*.cu "$here/data/exec/"*.cpp .
+cp "$here/data/exec/"* .
 for name in good objects textures bugs; do
     if ! "$attest" nvcc -std=c++17 -o $name $name.cu 2>stderr; then
         skipped nvcc "$(head -1 stderr)"
@@ -95,6 +95,28 @@ holds "it is in the sample" test "$code" -eq 1
 holds "the report names the sample" grep -q 'a sample of 2 of 4 clusters' stderr
 run exec --launch '^ra.e$' ./bugs race
 holds "it is checked" test "$code" -eq 1
+
+# ---- several modules, and the library of the toolkit --------------------------------------------
+
+"$attest" nvcc -rdc=true -o linked linked_one.cu linked_two.cu 2>/dev/null
+accepts "-rdc=true" exec ./linked
+for line in "ok linked" "one says 7" "two says 13"; do
+    says "-rdc=true: $line" "$line"
+done
+"$attest" nvcc -dc linked_one.cu linked_two.cu 2>/dev/null
+"$attest" nvcc -o objects_linked linked_one.o linked_two.o 2>/dev/null
+accepts "objects of -dc" exec ./objects_linked
+says "objects of -dc" "ok linked"
+"$attest" nvcc -std=c++17 -o groups groups.cu 2>/dev/null
+accepts "groups" exec ./groups
+for part in groups pipeline barrier; do
+    says "groups: $part" "ok $part"
+done
+"$attest" nvcc -std=c++17 -o algorithms algorithms.cu 2>/dev/null
+accepts "algorithms" exec ./algorithms
+for part in sum scan "radix sort" select histogram "sort by key" unique; do
+    says "algorithms: $part" "ok $part"
+done
 
 # ---- launches that repeat ----------------------------------------------------------------------
 

@@ -155,6 +155,19 @@ static int words_of_cudart(const char *word) {
     return strcmp(name, "cudart") == 0 ? 2 : strncmp(name, "cudart=", 7) == 0;
 }
 
+/* Separate compilation, or objects of it: nvlink needs machine code, too. */
+static bool is_separate(const char *word) {
+    static const char *const OPTIONS_OF_NVCC[] = {"dc", "device-c", "rdc=true",
+                                                  "relocatable-device-code=true"};
+    const char *name = word + strspn(word, "-"), *end = strrchr(word, '.');
+    for (size_t i = 0; i < sizeof OPTIONS_OF_NVCC / sizeof OPTIONS_OF_NVCC[0]; i++) {
+        if (name != word && strcmp(name, OPTIONS_OF_NVCC[i]) == 0) {
+            return true;
+        }
+    }
+    return end != NULL && (strcmp(end, ".o") == 0 || strcmp(end, ".a") == 0);
+}
+
 int verb_nvcc(int argc, char **argv) {
     char nvcc[PATH_MAX];
     attn_error why = {""};
@@ -176,7 +189,10 @@ int verb_nvcc(int argc, char **argv) {
     const char *const own[] = {nvcc, "-cudart", "shared", "-lineinfo", "-no-compress"};
     size_t count = sizeof own / sizeof *own;
     memcpy(words, own, sizeof own);
-    bool named = false;
+    bool named = false, separate = false;
+    for (int i = 0; i < argc; i++) {
+        separate = separate || is_separate(argv[i]);
+    }
     for (int i = 0; i < argc; i++) {
         const char *arch = strstr(argv[i], "arch=compute_");
         const int skipped = words_of_cudart(argv[i]);
@@ -195,7 +211,8 @@ int verb_nvcc(int argc, char **argv) {
         }
     }
     if (!named) {
-        snprintf(ptx[argc], sizeof ptx[argc], "-gencode=arch=compute_90,code=compute_90");
+        snprintf(ptx[argc], sizeof ptx[argc], "-gencode=arch=compute_90,code=%s",
+                 separate ? "[compute_90,sm_90]" : "compute_90");
         words[count++] = ptx[argc];
     }
     execv(nvcc, words);
