@@ -107,6 +107,11 @@ done
 "$attest" nvcc -o objects_linked linked_one.o linked_two.o 2>/dev/null
 accepts "objects of -dc" exec ./objects_linked
 says "objects of -dc" "ok linked"
+"$attest" nvcc -std=c++17 -rdc=true -o conditions conditions.cu
+accepts "conditional nodes" exec ./conditions
+for part in if switch while; do
+    says "conditional nodes: $part" "ok $part"
+done
 "$attest" nvcc -std=c++17 -o groups groups.cu 2>/dev/null
 accepts "groups" exec ./groups
 for part in groups pipeline barrier; do

@@ -62,7 +62,16 @@ enum object_kind {
     OBJECT_KERNEL,     /* CUkernel and CUfunction are the same here */
 };
 
-enum node_kind { NODE_KERNEL, NODE_COPY, NODE_FILL, NODE_HOST, NODE_ALLOC, NODE_FREE };
+enum node_kind {
+    NODE_KERNEL,
+    NODE_COPY,
+    NODE_FILL,
+    NODE_HOST,
+    NODE_ALLOC,
+    NODE_FREE,
+    NODE_CONDITIONAL
+};
+enum condition { CONDITION_IF, CONDITION_WHILE, CONDITION_SWITCH }; /* as in cuda.h */
 
 /* Work of a stream: done when it is submitted, or when the graph that captured it runs. */
 struct node {
@@ -74,6 +83,10 @@ struct node {
     uint64_t kernel_serial; /* a new object may come to lie where an old one was */
     vgpu_dims dims;
     unsigned char *params;
+    /* graphs that the value at `to` selects; the node owns them */
+    struct object **bodies;
+    uint32_t body_count;
+    enum condition condition;
     /* a copy, a fill, an allocation (`to`), a release (`to`) */
     vgpu_pointer to, from;
     size_t bytes;
@@ -161,6 +174,7 @@ bool is_stream(void *stream); /* or a handle of the default stream */
 
 struct node *node_make(enum node_kind kind); /* NULL: no memory */
 void nodes_free(struct object *graph);       /* all of a graph */
+void bodies_free(struct node *node);
 /* Does the work or captures it; the node belongs to the callee. The stream is a good one. */
 int stream_submit(void *stream, struct node *node);
 int kernel_run(const struct node *node); /* launch.c */

@@ -40,6 +40,7 @@ struct object *object_find(const void *handle, enum object_kind kind) {
 void nodes_free(struct object *graph) {
     for (struct node *node = graph->first; node != NULL;) {
         struct node *next = node->next;
+        bodies_free(node);
         free(node->params);
         free(node);
         node = next;

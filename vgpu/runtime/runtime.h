@@ -105,6 +105,8 @@ struct rt_driver_config { /* CUlaunchConfig */
     X(cuStreamWaitEvent, (void *, void *, unsigned))                                               \
     X(cuStreamBeginCapture, (void *, int))                                                         \
     X(cuStreamIsCapturing, (void *, int *))                                                        \
+    X(cuStreamGetCaptureInfo, (void *, int *, uint64_t *, void **, void *, void *, size_t *))      \
+    X(cuStreamUpdateCaptureDependencies, (void *, void *, const void *, size_t, unsigned))         \
     X(cuStreamEndCapture, (void *, void **))                                                       \
     X(cuEventCreate, (void **, unsigned))                                                          \
     X(cuEventDestroy, (void *))                                                                    \
@@ -117,6 +119,8 @@ struct rt_driver_config { /* CUlaunchConfig */
     X(cuGraphGetNodes, (void *, const void **, size_t *))                                          \
     X(cuGraphAddChildGraphNode, (const void **, void *, void *const *, size_t, void *))            \
     X(cuGraphExecUpdate, (void *, void *, void *))                                                 \
+    X(vgpuGraphConditionalHandle, (uint64_t *, unsigned))                                          \
+    X(vgpuGraphAddConditional, (const void **, void *, uint64_t, int, unsigned, void *))           \
     X(vgpuGraphExecNodeReplace, (void *, const void *, void *))                                    \
     X(cuGraphInstantiate, (void **, void *, unsigned long long))                                   \
     X(cuGraphLaunch, (void *, void *))                                                             \
