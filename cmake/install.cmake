@@ -31,9 +31,11 @@ if(TARGET vgpu)
     install(FILES vgpu/vgpu.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
     install(TARGETS vgpu LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
             COMPONENT vgpu NAMELINK_COMPONENT development)
-    # attest exec looks for it below the folder of libvgpu.so.
-    install(TARGETS vgpu_runtime LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/vgpu
+    # attest exec looks for them below the folder of libvgpu.so.
+    install(TARGETS vgpu_runtime vgpu_nvrtc LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/vgpu
             COMPONENT vgpu NAMELINK_SKIP)
+    install(FILES ${PROJECT_BINARY_DIR}/vgpu/libcuda.so.1
+            DESTINATION ${CMAKE_INSTALL_LIBDIR}/vgpu COMPONENT vgpu)
 endif()
 if(TARGET attest)
     install(TARGETS attest RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT attest)

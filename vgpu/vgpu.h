@@ -12,9 +12,9 @@
  *
  * The library also exports cuGetProcAddress_v2, which returns the CUDA driver's functions over a
  * process-wide virtual GPU, so that a program that opens its driver by path runs on it unchanged.
- * $VGPU_ASYNC, $VGPU_SEED, $VGPU_THREADS, $VGPU_SM, $VGPU_CHECKS, $VGPU_LAUNCH, $VGPU_CTAS,
- * $VGPU_MEMORY, $VGPU_PROGRESS, $VGPU_EXIT_CODE and $VGPU_REPORT (a file for the findings; "-" is
- * stderr) configure that one: driver/config.c.
+ * $VGPU_ASYNC, $VGPU_SEED, $VGPU_THREADS, $VGPU_SM, $VGPU_CHECKS, $VGPU_LAUNCH, $VGPU_FIRST,
+ * $VGPU_REPEATS, $VGPU_CTAS, $VGPU_MEMORY, $VGPU_PROGRESS, $VGPU_EXIT_CODE and $VGPU_REPORT (a file
+ * for the findings; "-" is stderr) configure that one: driver/config.c.
  *
  * Invariant: results and findings do not depend on the number of threads, except through the
  * order of global atomics; the same seed gives the same run.

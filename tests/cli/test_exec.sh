@@ -31,7 +31,7 @@ if ! command -v nvcc >/dev/null && [ ! -x /usr/local/cuda/bin/nvcc ]; then
     skipped nvcc "no nvcc"
     finish
 fi
-cp "$here/data/exec/"*.cu .
+cp "$here/data/exec/"* .
 for name in good objects textures bugs; do
     if ! "$attest" nvcc -std=c++17 -o $name $name.cu 2>stderr; then
         skipped nvcc "$(head -1 stderr)"
@@ -96,12 +96,85 @@ holds "the report names the sample" grep -q 'a sample of 2 of 4 clusters' stderr
 run exec --launch '^ra.e$' ./bugs race
 holds "it is checked" test "$code" -eq 1
 
+# ---- several modules, and the library of the toolkit --------------------------------------------
+
+"$attest" nvcc -rdc=true -o linked linked_one.cu linked_two.cu 2>/dev/null
+accepts "-rdc=true" exec ./linked
+for line in "ok linked" "one says 7" "two says 13"; do
+    says "-rdc=true: $line" "$line"
+done
+"$attest" nvcc -dc linked_one.cu linked_two.cu 2>/dev/null
+"$attest" nvcc -o objects_linked linked_one.o linked_two.o 2>/dev/null
+accepts "objects of -dc" exec ./objects_linked
+says "objects of -dc" "ok linked"
+"$attest" nvcc -std=c++17 -rdc=true -o conditions conditions.cu
+accepts "conditional nodes" exec ./conditions
+for part in if switch while; do
+    says "conditional nodes: $part" "ok $part"
+done
+"$attest" nvcc -std=c++17 -o groups groups.cu 2>/dev/null
+accepts "groups" exec ./groups
+for part in groups pipeline barrier; do
+    says "groups: $part" "ok $part"
+done
+"$attest" nvcc -std=c++17 -o algorithms algorithms.cu 2>/dev/null
+accepts "algorithms" exec ./algorithms
+for part in sum scan "radix sort" select histogram "sort by key" unique; do
+    says "algorithms: $part" "ok $part"
+done
+
+# ---- launches that repeat ----------------------------------------------------------------------
+
+# launches FILE: how many ran, by the report
+launches() { sed -n 's/.*"stats": {"launches": \([0-9]*\).*/\1/p' "$1"; }
+"$attest" nvcc -o repeats repeats.cu
+for how in run reuse; do
+    accepts "repeats: $how" exec --repeats $how --report $how.json ./repeats
+    for part in equal counted "filled again" managed fewer; do
+        says "repeats: $how: $part" "ok $part"
+    done
+    holds "repeats: $how: text" test "$(grep -c 'said 0' stdout)" -eq 20
+done
+holds "repeats: all run" test "$(launches run.json)" -eq 105
+holds "repeats: results are used again" test "$(launches reuse.json)" -lt 75
+holds "repeats: but none that differ" test "$(launches reuse.json)" -ge 55
+run exec --first 2 --report first.json ./repeats
+holds "the first launches only" test "$(launches first.json)" -eq 8
+holds "the others count" grep -q 'FAIL counted' stdout
+holds "the report says so" grep -q 'launch-left-out' first.json
+run exec --first 0 ./bugs
+holds "no launches" grep -q 'VGPU_FIRST = "0", expected' stderr
+
+# ---- the driver's interface ------------------------------------------------------------------
+
+"$attest" nvcc -fatbin -o driver_kernels.fatbin driver_kernels.cu
+"$attest" nvcc -o driver driver.cpp -lcuda
+accepts "a program of the driver's interface" exec ./driver
+for part in contexts vectors fills textures links; do
+    says "driver: $part" "ok $part"
+done
+holds "driver: no part failed" sh -c '! grep FAIL stdout'
+run exec ./driver outside
+holds "driver: a bug" grep -q \
+    "driver_kernels.cu:$(grep -n 'past the end' driver_kernels.cu | cut -d: -f1).*out-of-bounds" stderr
+holds "driver: the code of an error" sh -c '! grep FAIL stdout'
+run exec ./driver absent
+holds "driver: a function that is not supported" grep -q 'cuMemAddressReserve is not supported' stderr
+if "$attest" nvcc -o compiled compiled.cpp -lnvrtc -lcuda 2>/dev/null; then
+    accepts "NVRTC" exec ./compiled
+    says "NVRTC" "ok compiled"
+    run exec ./compiled bug
+    holds "NVRTC: a bug" grep -q 'fill.cu:4:.*error: out-of-bounds' stderr
+    VGPU_NVRTC=/absent run exec ./compiled
+    holds "no NVRTC" grep -q 'NVRTC cannot be loaded' stderr
+fi
+
 # ---- what is not known -----------------------------------------------------------------------
 
 run exec ./good strange
 holds "the launch that reaches it fails" test "$code" -eq 1
 holds "with the instruction and its line" \
-    grep -q "good.cu:$(grep -n 'asm volatile' good.cu | cut -d: -f1).*error: unknown: .*vadd" stderr
+    grep -q "good.cu:$(grep -n 'asm volatile' good.cu | cut -d: -f1).*error: unknown: .*multimem" stderr
 holds "and nothing else" sh -c '! grep FAIL stdout'
 
 nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)

@@ -23,6 +23,7 @@
 #     exec              ptx machine report race memory ops async (not race/state.h)
 #     driver            ptx machine report exec; async/tensor_map.h
 #     runtime           vgpu.h, itself (a library of its own over libvgpu)
+#     nvrtc             - (a library of its own)
 #   tool/base           include/, itself; tool/device: base as well; tool/cases: both
 #   tool/stages/X       base, device, cases, pack, stages/*.h, its own folder: never another stage
 #   tool/, the rest     include/, vgpu.h, tool/, libc; not src; judge: seccomp, sys/socket
@@ -71,7 +72,7 @@ vgpu_allowed() {
     case $1 in
     ptx) lower= ;;
     driver) lower='ptx machine report exec' ;;
-    runtime) lower= ;;
+    runtime | nvrtc) lower= ;;
     *)
         lower='ptx machine report race memory ops async exec '
         case $lower in *"$1 "*) lower=${lower%%"$1 "*} ;; *) return 1 ;; esac

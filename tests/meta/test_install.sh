@@ -38,7 +38,7 @@ unexpected=$(sed -E \
     -e '\|^\./opt/attn/lib[^/]*/([^/]*-linux-gnu/)?libattn\.a$|d' \
     -e '\#^\./opt/attn/libexec/attest/faults/[a-z]*(\.sm_90)?\.(cubin|ptx)$#d' \
     -e '\|^\./opt/attn/lib[^/]*/([^/]*-linux-gnu/)?libvgpu\.so(\.0(\.[0-9]+\.[0-9]+)?)?$|d' \
-    -e '\|^\./opt/attn/lib[^/]*/([^/]*-linux-gnu/)?vgpu/libcudart\.so\.13$|d' \
+    -e '\#^\./opt/attn/lib[^/]*/([^/]*-linux-gnu/)?vgpu/lib(cudart\.so\.13|cuda\.so\.1|nvrtc\.so\.13)$#d' \
     -e '\|^\./opt/attn/lib.*/pkgconfig/attn(_mpi)?\.pc$|d' \
     -e '\|^\./opt/attn/lib.*/cmake/attn/attn[A-Za-z-]*\.cmake$|d' "$work/installed")
 [ -z "$unexpected" ] || fail "installed too much: $unexpected"

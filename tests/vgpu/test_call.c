@@ -185,8 +185,9 @@ TEST(calls_that_make_no_sense_are_refused) {
                      "multiple of 8");
     cannot_be_loaded(PTX_HEAD PTX_ENTRY "bar.arrive 1; ret; }\n", "number of threads");
     cannot_be_loaded(PTX_HEAD PTX_ENTRY "fence.proxy.missing; ret; }\n", "fence");
-    cannot_be_loaded(PTX_HEAD PTX_ENTRY "vabsdiff4.u32.u32.u32.add %r2, %r0, %r1, %r3; ret; }\n",
-                     "video instructions are not supported: vabsdiff4");
+    cannot_be_loaded(PTX_HEAD PTX_ENTRY
+                     "vabsdiff4.u32.u32.u32.sat.add %r2, %r0, %r1, %r3; ret; }\n",
+                     "unknown form of \"vabsdiff4\"");
     cannot_be_loaded(PTX_HEAD PTX_ENTRY "vanish.u32 %r2, %r0; ret; }\n",
                      "unknown instruction vanish");
 }

@@ -21,7 +21,7 @@
 #include "cli/verbs.h"
 #include "vgpu.h"
 
-enum { OPTIONS = 7 };
+enum { OPTIONS = 9 };
 
 /* ---- exec ------------------------------------------------------------------------------------ */
 
@@ -40,6 +40,18 @@ static bool find_runtime(void) {
     return setenv("LD_LIBRARY_PATH", paths, 1) == 0;
 }
 
+/* NVRTC of the toolkit, for our libnvrtc; it says so if there is none. */
+static void find_nvrtc(void) {
+    char nvcc[PATH_MAX], path[PATH_MAX + 32];
+    attn_error why;
+    char *end = source_nvcc(nvcc, &why) ? realpath(nvcc, path) : NULL;
+    end = end != NULL ? strrchr(path, '/') : NULL;
+    if (end != NULL) {
+        snprintf(end, sizeof path - (size_t)(end - path), "/../lib64/libnvrtc.so.13");
+        setenv("VGPU_NVRTC", path, 0);
+    }
+}
+
 /* It has GPU code and the static CUDA runtime: our runtime would never be called. */
 static bool is_static(const char *path) {
     size_t size = 0;
@@ -54,7 +66,7 @@ static bool is_static(const char *path) {
 int verb_exec(int argc, char **argv) {
     static const char *const VARIABLES[OPTIONS] = {"VGPU_ASYNC",  "VGPU_CHECKS",  "VGPU_LAUNCH",
                                                    "VGPU_REPORT", "VGPU_THREADS", "VGPU_SM",
-                                                   "VGPU_CTAS"};
+                                                   "VGPU_CTAS",   "VGPU_FIRST",   "VGPU_REPEATS"};
     const char *values[OPTIONS] = {NULL}, *program = NULL;
     struct arg positional = arg_text("PROGRAM", &program, "FILE", "");
     struct arg how[OPTIONS] = {
@@ -64,6 +76,11 @@ int verb_exec(int argc, char **argv) {
         arg_text("--checks", &values[1], "LIST", "all, none, or some of memory,init,race,perf"),
         arg_text("--launch", &values[2], "N|REGEX",
                  "check this launch (from 1) or these kernels, run the others without checks"),
+        arg_text("--first", &values[7], "N",
+                 "run only the first N launches of each kernel; results may be wrong [all]"),
+        arg_text("--repeats", &values[8], "HOW",
+                 "a launch with the arguments and the memory of an earlier one: reuse its result, "
+                 "or run [reuse]"),
         arg_text("--report", &values[3], "FILE", "text, or by its name .json or .sarif [stderr]"),
         arg_text("--threads", &values[4], "N", "CPU threads [what the machine has]"),
         arg_text("--ctas", &values[6], "K",
@@ -113,9 +130,11 @@ int verb_exec(int argc, char **argv) {
         setenv("VGPU_PROGRESS", "1", 0);
     }
     setenv("VGPU_EXIT_CODE", "1", 1);
+    setenv("VGPU_REPEATS", "reuse", 0);
     if (!find_runtime()) {
         return complain("exec: the folder of libvgpu.so is not known");
     }
+    find_nvrtc();
     execvp(program, argv + first);
     return complain("exec: %s: %s", program, strerror(errno));
 }
@@ -134,6 +153,19 @@ static const char NVCC_HELP[] =
 static int words_of_cudart(const char *word) {
     const char *name = word + strspn(word, "-");
     return strcmp(name, "cudart") == 0 ? 2 : strncmp(name, "cudart=", 7) == 0;
+}
+
+/* Separate compilation, or objects of it: nvlink needs machine code, too. */
+static bool is_separate(const char *word) {
+    static const char *const OPTIONS_OF_NVCC[] = {"dc", "device-c", "rdc=true",
+                                                  "relocatable-device-code=true"};
+    const char *name = word + strspn(word, "-"), *end = strrchr(word, '.');
+    for (size_t i = 0; i < sizeof OPTIONS_OF_NVCC / sizeof OPTIONS_OF_NVCC[0]; i++) {
+        if (name != word && strcmp(name, OPTIONS_OF_NVCC[i]) == 0) {
+            return true;
+        }
+    }
+    return end != NULL && (strcmp(end, ".o") == 0 || strcmp(end, ".a") == 0);
 }
 
 int verb_nvcc(int argc, char **argv) {
@@ -157,7 +189,10 @@ int verb_nvcc(int argc, char **argv) {
     const char *const own[] = {nvcc, "-cudart", "shared", "-lineinfo", "-no-compress"};
     size_t count = sizeof own / sizeof *own;
     memcpy(words, own, sizeof own);
-    bool named = false;
+    bool named = false, separate = false;
+    for (int i = 0; i < argc; i++) {
+        separate = separate || is_separate(argv[i]);
+    }
     for (int i = 0; i < argc; i++) {
         const char *arch = strstr(argv[i], "arch=compute_");
         const int skipped = words_of_cudart(argv[i]);
@@ -176,7 +211,8 @@ int verb_nvcc(int argc, char **argv) {
         }
     }
     if (!named) {
-        snprintf(ptx[argc], sizeof ptx[argc], "-gencode=arch=compute_90,code=compute_90");
+        snprintf(ptx[argc], sizeof ptx[argc], "-gencode=arch=compute_90,code=%s",
+                 separate ? "[compute_90,sm_90]" : "compute_90");
         words[count++] = ptx[argc];
     }
     execv(nvcc, words);

@@ -7,6 +7,8 @@
  * $VGPU_CTAS (how many of each launch are checked for races), $VGPU_MEMORY (bytes of the GPU),
  * $VGPU_PROGRESS (long launches show how far they are), $VGPU_LAUNCH (the number of a launch, from
  * 1, or a regular expression for names of kernels: the other launches run without checks),
+ * $VGPU_FIRST (only so many launches of each kernel run), $VGPU_REPEATS (reuse: a launch that
+ * begins with the arguments and the memory of an earlier one is given its result; run: it runs),
  * $VGPU_EXIT_CODE (of a process with errors).
  *
  * Invariant: a value that is not understood stops the driver with a sentence; none is ignored.
@@ -132,6 +134,14 @@ bool driver_settings(vgpu *gpu) {
         return false;
     }
     vgpu_set_sample(gpu, (uint32_t)value);
+    const char *first = from_environment("VGPU_FIRST"), *repeats = from_environment("VGPU_REPEATS");
+    if (first != NULL && !read_number("VGPU_FIRST", first, 1, UINT64_MAX, &driver_state.first)) {
+        return false;
+    }
+    driver_state.repeats = repeats != NULL && strcmp(repeats, "reuse") == 0;
+    if (repeats != NULL && !driver_state.repeats && strcmp(repeats, "run") != 0) {
+        return refuse("VGPU_REPEATS", repeats, "run or reuse");
+    }
     vgpu_set_progress(gpu, from_environment("VGPU_PROGRESS") != NULL);
     return true;
 }

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * driver.c - see driver.h: the look-up function, errors, the device, contexts.
- *
- * There is one device with one context, its primary one. When that is released for the last time,
- * everything in it is freed, the fault of a kernel is forgotten and the findings are reported.
+ * driver.c - see driver.h: the look-up function, errors, the device.
  */
 #include "driver/driver.h"
 
@@ -12,14 +9,11 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { DRIVER_VERSION = 13000, SHARED_OPTIN = 97, CONTEXTS = 64, WHY = 512 };
+enum { DRIVER_VERSION = 13000, SHARED_OPTIN = 97, WHY = 512 };
 
 struct driver_state driver_state;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static const char primary[1]; /* its address is the context's handle */
-static _Thread_local const void *stack[CONTEXTS];
-static _Thread_local int depth;
 static _Thread_local int why_code;
 static _Thread_local char why_text[WHY];
 
@@ -66,21 +60,6 @@ __attribute__((destructor)) static void at_exit(void) {
             _exit(atoi(code));
         }
     }
-}
-
-static bool is_context(const void *handle) {
-    return handle == primary && driver_state.retained > 0;
-}
-
-int driver_current(void) {
-    return !driver_state.initialised                     ? CU_NOT_INITIALIZED
-           : depth == 0 || !is_context(stack[depth - 1]) ? CU_INVALID_CONTEXT
-                                                         : driver_state.fault;
-}
-
-int driver_ready(void) {
-    const int code = driver_current();
-    return code == CU_SUCCESS && driver_capturing() ? CU_CAPTURE_UNSUPPORTED : code;
 }
 
 /* ---- errors ---------------------------------------------------------------------------------- */
@@ -183,8 +162,7 @@ static int cuDriverGetVersion(int *version) {
     return CU_SUCCESS;
 }
 
-/* For calls that name a device. */
-static int check_device(int device, const void *result) {
+int driver_check_device(int device, const void *result) {
     return !driver_state.initialised ? CU_NOT_INITIALIZED
            : result == NULL          ? CU_INVALID_VALUE
            : device != 0             ? CU_INVALID_DEVICE
@@ -193,7 +171,7 @@ static int check_device(int device, const void *result) {
 
 static int cuDeviceGetCount(int *count) {
     DRIVER_ENTER();
-    const int code = check_device(0, count);
+    const int code = driver_check_device(0, count);
     if (code == CU_SUCCESS) {
         *count = 1;
     }
@@ -202,7 +180,7 @@ static int cuDeviceGetCount(int *count) {
 
 static int cuDeviceGet(int *device, int ordinal) {
     DRIVER_ENTER();
-    const int code = check_device(ordinal, device);
+    const int code = driver_check_device(ordinal, device);
     if (code == CU_SUCCESS) {
         *device = 0;
     }
@@ -211,7 +189,7 @@ static int cuDeviceGet(int *device, int ordinal) {
 
 static int cuDeviceGetName(char *name, int size, int device) {
     DRIVER_ENTER();
-    const int code = check_device(device, name);
+    const int code = driver_check_device(device, name);
     if (code == CU_SUCCESS && size > 0) {
         snprintf(name, (size_t)size, "vgpu (virtual sm_%d)", (int)driver_state.gpu->config.sm);
     }
@@ -220,7 +198,7 @@ static int cuDeviceGetName(char *name, int size, int device) {
 
 static int cuDeviceTotalMem(size_t *bytes, int device) {
     DRIVER_ENTER();
-    const int code = check_device(device, bytes);
+    const int code = driver_check_device(device, bytes);
     if (code == CU_SUCCESS) {
         *bytes = driver_state.gpu->config.max_memory;
     }
@@ -287,7 +265,7 @@ uint32_t driver_max_shared(void) {
 
 static int cuDeviceGetAttribute(int *value, int which, int device) {
     DRIVER_ENTER();
-    const int code = check_device(device, value);
+    const int code = driver_check_device(device, value);
     if (code != CU_SUCCESS || which <= 0) {
         return code != CU_SUCCESS ? code : CU_INVALID_VALUE;
     }
@@ -295,113 +273,45 @@ static int cuDeviceGetAttribute(int *value, int which, int device) {
     return CU_SUCCESS;
 }
 
-/* ---- contexts -------------------------------------------------------------------------------- */
-
-static int cuDevicePrimaryCtxRetain(const void **context, int device) {
+static int cuDeviceComputeCapability(int *major, int *minor, int device) {
     DRIVER_ENTER();
-    const int code = check_device(device, context);
+    const int code = driver_check_device(device, major);
+    if (code != CU_SUCCESS || minor == NULL) {
+        return code != CU_SUCCESS ? code : CU_INVALID_VALUE;
+    }
+    *major = driver_state.gpu->config.sm / 10;
+    *minor = driver_state.gpu->config.sm % 10;
+    return CU_SUCCESS;
+}
+
+static int cuDeviceGetUuid(char *uuid, int device) {
+    enum { UUID_BYTES = 16 };
+    DRIVER_ENTER();
+    const int code = driver_check_device(device, uuid);
     if (code == CU_SUCCESS) {
-        driver_state.retained++;
-        *context = primary;
+        memcpy(uuid, "vgpu/virtual GPU", UUID_BYTES);
     }
     return code;
 }
 
-/* Libraries and their kernels live on. */
-static void empty_context(void) {
-    for (struct object *object = driver_state.objects; object != NULL;) {
-        struct object *next = object->next;
-        if (object->kind < OBJECT_LIBRARY) {
-            object_destroy(object);
-            next = driver_state.objects; /* it may have taken others along */
-        }
-        object = next;
-    }
-    driver_state.fault = CU_SUCCESS;
-    driver_report(driver_state.gpu);
-}
-
-static int cuDevicePrimaryCtxRelease(int device) {
+static int cuDeviceGetPCIBusId(char *text, int size, int device) {
     DRIVER_ENTER();
-    const int code = check_device(device, primary);
-    if (code != CU_SUCCESS || driver_state.retained == 0) {
-        return code != CU_SUCCESS ? code : CU_INVALID_CONTEXT;
-    }
-    if (--driver_state.retained == 0) {
-        empty_context();
-    }
-    return CU_SUCCESS;
-}
-
-static int cuCtxGetCurrent(const void **context) {
-    DRIVER_ENTER();
-    const int code = check_device(0, context);
-    if (code == CU_SUCCESS) {
-        *context = depth > 0 ? stack[depth - 1] : NULL;
+    const int code = driver_check_device(device, text);
+    if (code == CU_SUCCESS && size > 0) {
+        snprintf(text, (size_t)size, "0000:00:00.0");
     }
     return code;
 }
 
-static int cuCtxGetDevice(int *device) {
+/* There is one device. */
+static int cuDeviceCanAccessPeer(int *can, int device, int peer) {
     DRIVER_ENTER();
-    const int code = check_device(0, device);
-    if (code == CU_SUCCESS) {
-        *device = 0;
+    const int code = driver_check_device(device, can);
+    if (code != CU_SUCCESS || peer != 0) {
+        return code != CU_SUCCESS ? code : CU_INVALID_DEVICE;
     }
-    return code != CU_SUCCESS ? code : depth > 0 ? CU_SUCCESS : CU_INVALID_CONTEXT;
-}
-
-static int push(const void *context) {
-    if (!is_context(context)) {
-        return CU_INVALID_CONTEXT;
-    }
-    if (depth == CONTEXTS) {
-        return CU_OUT_OF_MEMORY;
-    }
-    stack[depth++] = context;
+    *can = 0;
     return CU_SUCCESS;
-}
-
-static int cuCtxPushCurrent(const void *context) {
-    DRIVER_ENTER();
-    return driver_state.initialised ? push(context) : CU_NOT_INITIALIZED;
-}
-
-/* Nothing is forbidden during a capture here: the mode is kept, and has no effect. */
-static int cuThreadExchangeStreamCaptureMode(int *mode) {
-    static _Thread_local int kept;
-    DRIVER_ENTER();
-    const int before = kept;
-    kept = *mode;
-    *mode = before;
-    return CU_SUCCESS;
-}
-
-static int cuCtxPopCurrent(const void **context) {
-    DRIVER_ENTER();
-    if (!driver_state.initialised || depth == 0) {
-        return driver_state.initialised ? CU_INVALID_CONTEXT : CU_NOT_INITIALIZED;
-    }
-    depth--;
-    if (context != NULL) {
-        *context = stack[depth];
-    }
-    return CU_SUCCESS;
-}
-
-/* Replaces the top of the stack; NULL takes it away. */
-static int cuCtxSetCurrent(const void *context) {
-    DRIVER_ENTER();
-    if (!driver_state.initialised || (context != NULL && !is_context(context))) {
-        return driver_state.initialised ? CU_INVALID_CONTEXT : CU_NOT_INITIALIZED;
-    }
-    depth -= depth > 0;
-    return context != NULL ? push(context) : CU_SUCCESS;
-}
-
-static int cuCtxSynchronize(void) {
-    DRIVER_ENTER();
-    return driver_ready();
 }
 
 /* ---- the look-up function -------------------------------------------------------------------- */
@@ -416,22 +326,18 @@ static const struct driver_function OWN_FUNCTIONS[] = {
     DRIVER_FUNCTION(cuDeviceGetName, 2000),
     DRIVER_FUNCTION(cuDeviceTotalMem, 3020),
     DRIVER_FUNCTION(cuDeviceGetAttribute, 2000),
-    DRIVER_FUNCTION(cuDevicePrimaryCtxRetain, 7000),
-    DRIVER_FUNCTION(cuDevicePrimaryCtxRelease, 11000),
-    DRIVER_FUNCTION(cuCtxGetCurrent, 4000),
-    DRIVER_FUNCTION(cuCtxGetDevice, 2000),
-    DRIVER_FUNCTION(cuCtxPushCurrent, 4000),
-    DRIVER_FUNCTION(cuCtxPopCurrent, 4000),
-    DRIVER_FUNCTION(cuThreadExchangeStreamCaptureMode, 10010),
-    DRIVER_FUNCTION(cuCtxSetCurrent, 4000),
-    DRIVER_FUNCTION(cuCtxSynchronize, 2000),
+    DRIVER_FUNCTION(cuDeviceComputeCapability, 2000),
+    DRIVER_FUNCTION(cuDeviceGetUuid, 11040),
+    DRIVER_FUNCTION(cuDeviceGetPCIBusId, 4010),
+    DRIVER_FUNCTION(cuDeviceCanAccessPeer, 4000),
     {NULL, 0, NULL},
 };
 
 static const struct driver_function *function_named(const char *name) {
     const struct driver_function *const tables[] = {
-        OWN_FUNCTIONS,           driver_memory_functions,  driver_module_functions,
-        driver_launch_functions, driver_unified_functions, driver_graph_functions};
+        OWN_FUNCTIONS,           driver_context_functions, driver_memory_functions,
+        driver_module_functions, driver_launch_functions,  driver_unified_functions,
+        driver_graph_functions};
     for (size_t t = 0; t < sizeof tables / sizeof tables[0]; t++) {
         for (const struct driver_function *f = tables[t]; f->name != NULL; f++) {
             if (strcmp(f->name, name) == 0) {

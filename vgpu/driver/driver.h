@@ -2,10 +2,11 @@
  *
  * driver.h - the CUDA driver's functions, over one virtual GPU per process.
  *
- *   driver.c  look-up, errors, device, contexts     config.c  environment, report
- *   memory.c  objects, memory, streams, events      module.c  libraries, kernels
- *   launch.c  launches, tensor maps                 graph.c   work of streams, graphs
- *   unified.c memory that host and kernels share
+ *   driver.c  look-up, errors, device               config.c  environment, report
+ *   context.c contexts                              module.c  libraries, modules, kernels
+ *   memory.c  objects, memory, streams, events      graph.c   work of streams, graphs
+ *   launch.c  launches, tensor maps                 unified.c memory that host and kernels share
+ *   repeat.c  launches that repeat an earlier one
  *
  * Work is done when it is submitted. An error of a kernel is returned, as by a real driver, by the
  * next call after the launch, and by every call until the primary context is released for the last
@@ -61,7 +62,16 @@ enum object_kind {
     OBJECT_KERNEL,     /* CUkernel and CUfunction are the same here */
 };
 
-enum node_kind { NODE_KERNEL, NODE_COPY, NODE_FILL, NODE_HOST, NODE_ALLOC, NODE_FREE };
+enum node_kind {
+    NODE_KERNEL,
+    NODE_COPY,
+    NODE_FILL,
+    NODE_HOST,
+    NODE_ALLOC,
+    NODE_FREE,
+    NODE_CONDITIONAL
+};
+enum condition { CONDITION_IF, CONDITION_WHILE, CONDITION_SWITCH }; /* as in cuda.h */
 
 /* Work of a stream: done when it is submitted, or when the graph that captured it runs. */
 struct node {
@@ -73,6 +83,10 @@ struct node {
     uint64_t kernel_serial; /* a new object may come to lie where an old one was */
     vgpu_dims dims;
     unsigned char *params;
+    /* graphs that the value at `to` selects; the node owns them */
+    struct object **bodies;
+    uint32_t body_count;
+    enum condition condition;
     /* a copy, a fill, an allocation (`to`), a release (`to`) */
     vgpu_pointer to, from;
     size_t bytes;
@@ -98,6 +112,7 @@ struct object {
     const struct kernel *function; /* of a kernel */
     int max_dynamic_shared;        /* of a kernel; -1: not set */
     bool non_portable_cluster;     /* as cuKernelSetAttribute set it */
+    uint64_t launches;             /* of a kernel, counted if there is a limit */
     struct object *capture;        /* of a stream or event: the graph that it writes, or NULL */
     bool joined;                   /* of a stream: by an event; another one began the capture */
     pthread_t thread;              /* of a stream that captures */
@@ -114,6 +129,8 @@ struct driver_state {
     struct object *objects;
     uint64_t made;     /* objects so far */
     size_t registered; /* objects that are registered host memory */
+    bool repeats;      /* $VGPU_REPEATS: launches may be replaced by equal ones */
+    uint64_t first;    /* $VGPU_FIRST: launches of each kernel that run; 0: all */
 };
 extern struct driver_state driver_state;
 
@@ -130,6 +147,9 @@ vgpu *driver_gpu(void);
 /* What most calls need: cuInit, a current context, no fault. And: no capture in this thread. */
 int driver_current(void);
 int driver_ready(void);
+
+/* For calls that name a device and write to `result`. */
+int driver_check_device(int device, const void *result);
 
 /* Bytes of shared memory that a block can have. */
 uint32_t driver_max_shared(void);
@@ -154,9 +174,13 @@ bool is_stream(void *stream); /* or a handle of the default stream */
 
 struct node *node_make(enum node_kind kind); /* NULL: no memory */
 void nodes_free(struct object *graph);       /* all of a graph */
+void bodies_free(struct node *node);
 /* Does the work or captures it; the node belongs to the callee. The stream is a good one. */
 int stream_submit(void *stream, struct node *node);
 int kernel_run(const struct node *node); /* launch.c */
+/* launch_run, or memory as an equal launch left it (repeat.c). */
+vgpu_status repeat_run(const struct node *node, struct launch *launch, vgpu_error *error);
+void repeat_forget(void); /* what launches depend on has changed: neither arguments nor memory */
 /* Copies between any two pointers, of the host or of the device. */
 int unified_copy(vgpu_pointer to, vgpu_pointer from, size_t bytes);
 /* Takes memory, gives it back (an unknown pointer is an error); or takes what was given back again,
@@ -185,8 +209,9 @@ struct driver_function {
     int since; /* the version of CUDA that has it in this form */
     driver_any *function;
 };
-extern const struct driver_function driver_memory_functions[], driver_module_functions[],
-    driver_launch_functions[], driver_unified_functions[], driver_graph_functions[];
+extern const struct driver_function driver_context_functions[], driver_memory_functions[],
+    driver_module_functions[], driver_launch_functions[], driver_unified_functions[],
+    driver_graph_functions[];
 #define DRIVER_FUNCTION(name, since)                                                               \
     { #name, since, (driver_any *)name }
 

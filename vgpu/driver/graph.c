@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "driver/driver.h"
+#include "machine/device.h"
 
 /* ---- work ------------------------------------------------------------------------------------ */
 
@@ -22,9 +23,34 @@ struct node *node_make(enum node_kind kind) {
     return node;
 }
 
+static int nodes_run(const struct object *graph);
+
+/* The value was put at `to` by cudaGraphSetConditional in a kernel. */
+static int conditional_run(const struct node *node) {
+    struct device_memory *memory = driver_state.gpu->memory;
+    for (;;) {
+        uint32_t value = 0;
+        const unsigned char *at = device_bytes(memory, node->to, sizeof value, false);
+        if (at == NULL) {
+            return driver_explain(CU_INVALID_VALUE, "the handle of a conditional node");
+        }
+        memcpy(&value, at, sizeof value);
+        const uint32_t body = node->condition == CONDITION_SWITCH ? value : value == 0;
+        if (body >= node->body_count) {
+            return CU_SUCCESS;
+        }
+        const int code = nodes_run(node->bodies[body]);
+        if (code != CU_SUCCESS || driver_state.fault != CU_SUCCESS ||
+            node->condition != CONDITION_WHILE) {
+            return code;
+        }
+    }
+}
+
 static int node_run(const struct node *node) {
     vgpu_error why = {0};
     switch (node->kind) {
+    case NODE_CONDITIONAL: return conditional_run(node);
     case NODE_KERNEL: return kernel_run(node);
     case NODE_COPY: return unified_copy(node->to, node->from, node->bytes);
     case NODE_ALLOC: return memory_again(node->to, node->bytes);
@@ -39,6 +65,16 @@ static int node_run(const struct node *node) {
         driver_enter();
         return CU_SUCCESS;
     }
+}
+
+static int nodes_run(const struct object *graph) {
+    int code = CU_SUCCESS;
+    for (const struct node *node = graph->first;
+         node != NULL && code == CU_SUCCESS && driver_state.fault == CU_SUCCESS;
+         node = node->next) {
+        code = node_run(node);
+    }
+    return code;
 }
 
 static void append(struct object *graph, struct node *node) {
@@ -82,6 +118,10 @@ static int cuMemcpyAsync(vgpu_pointer to, vgpu_pointer from, size_t bytes, void 
     node->from = from;
     node->bytes = bytes;
     return stream_submit(stream, node);
+}
+
+static int cuMemcpy(vgpu_pointer to, vgpu_pointer from, size_t bytes) {
+    return cuMemcpyAsync(to, from, bytes, NULL);
 }
 
 static int cuMemsetD8Async(vgpu_pointer to, unsigned char byte, size_t bytes, void *stream) {
@@ -199,12 +239,54 @@ static int cuStreamIsCapturing(void *stream, int *status) {
     return CU_SUCCESS;
 }
 
+/* The next node depends on the last one. Any of the results may be NULL. */
+static int cuStreamGetCaptureInfo(void *stream, int *status, uint64_t *id, void **graph,
+                                  void *dependencies, void *edges, size_t *count) {
+    int state = 0;
+    const int code = cuStreamIsCapturing(stream, &state);
+    DRIVER_ENTER();
+    const struct object *found = code == CU_SUCCESS ? object_find(stream, OBJECT_STREAM) : NULL;
+    struct object *captured = found != NULL ? found->capture : NULL;
+    if (status != NULL) {
+        *status = state;
+    }
+    if (captured == NULL) {
+        return code;
+    }
+    if (id != NULL) {
+        *id = captured->serial;
+    }
+    if (graph != NULL) {
+        *graph = captured;
+    }
+    if (dependencies != NULL) {
+        struct node **last = &captured->last;
+        memcpy(dependencies, &last, sizeof last);
+    }
+    if (edges != NULL) {
+        memset(edges, 0, sizeof(void *));
+    }
+    if (count != NULL) {
+        *count = captured->last != NULL;
+    }
+    return CU_SUCCESS;
+}
+
+/* Nodes run in the order in which they were added, which is an order of any dependencies. */
+static int cuStreamUpdateCaptureDependencies(void *stream, void *dependencies, const void *edges,
+                                             size_t count, unsigned flags) {
+    (void)dependencies, (void)edges, (void)count, (void)flags;
+    int state = 0;
+    const int code = cuStreamIsCapturing(stream, &state);
+    return code == CU_SUCCESS && state == 0 ? CU_INVALID_VALUE : code;
+}
+
 static int cuStreamEndCapture(void *stream, void **graph) {
     DRIVER_ENTER();
     const int code = driver_current();
     const struct object *found = object_find(stream, OBJECT_STREAM);
-    if (code != CU_SUCCESS || graph == NULL || found == NULL) {
-        return code != CU_SUCCESS ? code : graph == NULL ? CU_INVALID_VALUE : CU_INVALID_HANDLE;
+    if (code != CU_SUCCESS || found == NULL) {
+        return code != CU_SUCCESS ? code : CU_INVALID_HANDLE;
     }
     if (found->capture == NULL || !pthread_equal(found->thread, pthread_self())) {
         return found->capture == NULL ? CU_CAPTURE_UNMATCHED : CU_CAPTURE_WRONG_THREAD;
@@ -212,21 +294,59 @@ static int cuStreamEndCapture(void *stream, void **graph) {
     if (found->joined) {
         return CU_CAPTURE_UNMATCHED;
     }
-    *graph = found->capture;
+    struct object *captured = found->capture;
     for (struct object *at = driver_state.objects; at != NULL; at = at->next) {
-        at->capture = at->capture == *graph ? NULL : at->capture;
+        at->capture = at->capture == captured ? NULL : at->capture;
+    }
+    if (graph != NULL) { /* the caller has it already, after cuStreamBeginCaptureToGraph */
+        *graph = captured;
     }
     return CU_SUCCESS;
 }
 
 /* ---- graphs ---------------------------------------------------------------------------------- */
 
+static bool copy_nodes(struct object *to, const struct object *from);
+
+void bodies_free(struct node *node) {
+    for (uint32_t i = 0; i < node->body_count; i++) {
+        if (object_find(node->bodies[i], OBJECT_GRAPH) != NULL) { /* the context may be going */
+            object_destroy(node->bodies[i]);
+        }
+    }
+    free(node->bodies);
+}
+
+/* New graphs, with copies of the nodes of `from` if it is given. */
+static bool make_bodies(struct node *node, uint32_t count, struct object *const *from) {
+    node->bodies = calloc(count, sizeof(struct object *));
+    for (node->body_count = 0; node->bodies != NULL && node->body_count < count;) {
+        struct object *body = object_make(OBJECT_GRAPH);
+        if (body == NULL) {
+            return false;
+        }
+        node->bodies[node->body_count++] = body;
+        if (from != NULL && !copy_nodes(body, from[node->body_count - 1])) {
+            return false;
+        }
+    }
+    return node->bodies != NULL;
+}
+
 static struct node *copy_node(const struct node *from) {
     struct node *node = node_make(from->kind);
     if (node != NULL) {
         *node = *from;
+        node->bodies = NULL;
+        node->body_count = 0;
         node->next = NULL;
         node->origin = from;
+    }
+    if (node != NULL && from->kind == NODE_CONDITIONAL &&
+        !make_bodies(node, from->body_count, from->bodies)) {
+        bodies_free(node);
+        free(node);
+        return NULL;
     }
     if (node == NULL || from->params == NULL) {
         return node;
@@ -334,6 +454,47 @@ static int cuGraphAddChildGraphNode(const void **node, void *graph, void *const 
     return CU_SUCCESS;
 }
 
+/* Not a function of CUDA: device memory for a handle, twice with the value. May be made while the
+ * thread captures. */
+static int vgpuGraphConditionalHandle(vgpu_pointer *handle, unsigned value) {
+    DRIVER_ENTER();
+    const unsigned values[2] = {value, value};
+    const int current = driver_current();
+    const int code = current == CU_SUCCESS ? memory_take(handle, sizeof values) : current;
+    if (code == CU_SUCCESS) {
+        memcpy(device_bytes(driver_state.gpu->memory, *handle, sizeof values, true), values,
+               sizeof values);
+    }
+    return code;
+}
+
+/* Not a function of CUDA: a node that runs one of the new graphs *bodies, by the value that
+ * the device has at the handle. */
+static int vgpuGraphAddConditional(const void **node, void *graph, vgpu_pointer handle, int which,
+                                   unsigned count, void *bodies) {
+    DRIVER_ENTER();
+    struct object *found = object_find(graph, OBJECT_GRAPH);
+    const unsigned most = which == CONDITION_SWITCH ? UINT16_MAX : which == CONDITION_IF ? 2 : 1;
+    if (found == NULL || node == NULL || which < CONDITION_IF || which > CONDITION_SWITCH ||
+        count == 0 || count > most) {
+        return CU_INVALID_VALUE;
+    }
+    struct node *made = node_make(NODE_CONDITIONAL);
+    if (made == NULL || !make_bodies(made, count, NULL)) {
+        if (made != NULL) {
+            bodies_free(made);
+        }
+        free(made);
+        return CU_OUT_OF_MEMORY;
+    }
+    made->to = handle;
+    made->condition = (enum condition)which;
+    memcpy(bodies, &made->bodies, sizeof made->bodies);
+    append(found, made);
+    *node = made;
+    return CU_SUCCESS;
+}
+
 /* The executable graph does what the graph does now. */
 static int cuGraphExecUpdate(void *executable, void *graph, void *result) {
     DRIVER_ENTER();
@@ -374,7 +535,7 @@ static int vgpuGraphExecNodeReplace(void *executable, const void *node, void *fr
 
 static int cuGraphLaunch(void *executable, void *stream) {
     DRIVER_ENTER();
-    int code = driver_current();
+    const int code = driver_current();
     const struct object *found = object_find(executable, OBJECT_EXECUTABLE);
     const struct object *on = object_find(stream, OBJECT_STREAM);
     if (code != CU_SUCCESS || found == NULL || !is_stream(stream)) {
@@ -383,12 +544,7 @@ static int cuGraphLaunch(void *executable, void *stream) {
     if ((on != NULL && on->capture != NULL) || (on == NULL && driver_capturing())) {
         return CU_CAPTURE_UNSUPPORTED;
     }
-    for (const struct node *node = found->first;
-         node != NULL && code == CU_SUCCESS && driver_state.fault == CU_SUCCESS;
-         node = node->next) {
-        code = node_run(node);
-    }
-    return code;
+    return nodes_run(found);
 }
 
 static int destroy(void *handle, enum object_kind kind) {
@@ -412,6 +568,10 @@ static int cuGraphExecDestroy(void *executable) {
 
 const struct driver_function driver_graph_functions[] = {
     DRIVER_FUNCTION(cuMemcpyAsync, 4000),
+    {"cuMemcpyHtoDAsync", 3020, (driver_any *)cuMemcpyAsync},
+    {"cuMemcpyDtoHAsync", 3020, (driver_any *)cuMemcpyAsync},
+    {"cuMemcpyDtoDAsync", 3020, (driver_any *)cuMemcpyAsync},
+    DRIVER_FUNCTION(cuMemcpy, 4000),
     DRIVER_FUNCTION(cuMemsetD8Async, 3020),
     DRIVER_FUNCTION(cuMemAllocAsync, 11020),
     DRIVER_FUNCTION(cuMemFreeAsync, 11020),
@@ -420,6 +580,8 @@ const struct driver_function driver_graph_functions[] = {
     DRIVER_FUNCTION(cuStreamBeginCaptureToGraph, 12030),
     DRIVER_FUNCTION(cuStreamWaitEvent, 3020),
     DRIVER_FUNCTION(cuStreamIsCapturing, 10000),
+    DRIVER_FUNCTION(cuStreamGetCaptureInfo, 13000),
+    DRIVER_FUNCTION(cuStreamUpdateCaptureDependencies, 13000),
     DRIVER_FUNCTION(cuStreamEndCapture, 10000),
     DRIVER_FUNCTION(cuGraphCreate, 10000),
     DRIVER_FUNCTION(cuGraphClone, 10000),
@@ -427,6 +589,8 @@ const struct driver_function driver_graph_functions[] = {
     DRIVER_FUNCTION(cuGraphAddChildGraphNode, 10000),
     DRIVER_FUNCTION(cuGraphExecUpdate, 12000),
     DRIVER_FUNCTION(vgpuGraphExecNodeReplace, 12000),
+    DRIVER_FUNCTION(vgpuGraphConditionalHandle, 12000),
+    DRIVER_FUNCTION(vgpuGraphAddConditional, 12000),
     DRIVER_FUNCTION(cuGraphInstantiateWithFlags, 11040),
     {"cuGraphInstantiate", 12000, (driver_any *)cuGraphInstantiateWithFlags},
     DRIVER_FUNCTION(cuGraphLaunch, 10000),

@@ -14,7 +14,8 @@
 #include "exec/exec.h"
 #include "report/record.h"
 
-enum { PARAM_END = 0, PARAM_BUFFER = 1, PARAM_BUFFER_SIZE = 2 }; /* by cuda.h */
+/* By cuda.h. */
+enum { PARAM_END = 0, PARAM_BUFFER = 1, PARAM_BUFFER_SIZE = 2, LAUNCH_COOPERATIVE = 2 };
 
 /* ---- running --------------------------------------------------------------------------------- */
 
@@ -69,9 +70,15 @@ static void explain_fault(void) {
 
 int kernel_run(const struct node *node) {
     vgpu_error why = {0};
-    const struct object *kernel = object_find(node->kernel, OBJECT_KERNEL);
+    struct object *kernel = object_find(node->kernel, OBJECT_KERNEL);
     if (kernel == NULL || kernel->serial != node->kernel_serial) {
         return driver_explain(CU_INVALID_HANDLE, "a kernel of the graph was unloaded");
+    }
+    if (driver_state.first > 0 && ++kernel->launches > driver_state.first) {
+        report_kernel(driver_state.gpu, kernel->function, NULL, FINDING_LAUNCH_LEFT_OUT,
+                      "only the first %llu launches of this kernel were run",
+                      (unsigned long long)driver_state.first);
+        return CU_SUCCESS;
     }
     struct launch launch =
         launch_make(driver_state.gpu, kernel->function, &node->dims, node->params);
@@ -81,7 +88,7 @@ int kernel_run(const struct node *node) {
     }
     findings_take_kinds(driver_state.gpu);
     registered_copy(true);
-    const vgpu_status status = launch_run(&launch, &why);
+    const vgpu_status status = repeat_run(node, &launch, &why);
     registered_copy(false);
     const uint64_t kinds = findings_take_kinds(driver_state.gpu);
     if (status != VGPU_OK && status != VGPU_FAULT) {
@@ -125,7 +132,6 @@ static int read_attributes(const struct launch_config *config, vgpu_dims *dims, 
     enum {
         IGNORE = 0,
         WINDOW = 1,
-        COOPERATIVE = 2,
         CLUSTER = 4,
         SCHEDULING = 5,
         SERIALIZATION = 6,
@@ -149,7 +155,7 @@ static int read_attributes(const struct launch_config *config, vgpu_dims *dims, 
         case DOMAIN:
         case CARVEOUT: break;
         case CLUSTER: memcpy(dims->cluster, attribute->value.cluster, sizeof dims->cluster); break;
-        case COOPERATIVE: *cooperative = attribute->value.flag != 0; break;
+        case LAUNCH_COOPERATIVE: *cooperative = attribute->value.flag != 0; break;
         default: return driver_explain(CU_NOT_SUPPORTED, "an attribute of the launch");
         }
     }
@@ -290,6 +296,20 @@ static int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsi
     return cuLaunchKernelEx(&config, function, arguments, extra);
 }
 
+static int cuLaunchCooperativeKernel(void *function, unsigned grid_x, unsigned grid_y,
+                                     unsigned grid_z, unsigned block_x, unsigned block_y,
+                                     unsigned block_z, unsigned shared, void *stream,
+                                     void **arguments) {
+    const struct launch_attribute cooperative = {.id = LAUNCH_COOPERATIVE, .value.flag = 1};
+    const struct launch_config config = {.grid = {grid_x, grid_y, grid_z},
+                                         .block = {block_x, block_y, block_z},
+                                         .shared = shared,
+                                         .stream = stream,
+                                         .attributes = &cooperative,
+                                         .attribute_count = 1};
+    return cuLaunchKernelEx(&config, function, arguments, NULL);
+}
+
 /* ---- tensor maps ----------------------------------------------------------------------------- */
 
 static int cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *address,
@@ -331,6 +351,7 @@ static int cuTensorMapReplaceAddress(void *map, void *address) {
 const struct driver_function driver_launch_functions[] = {
     DRIVER_FUNCTION(cuLaunchKernelEx, 11060),
     DRIVER_FUNCTION(cuLaunchKernel, 4000),
+    DRIVER_FUNCTION(cuLaunchCooperativeKernel, 9000),
     DRIVER_FUNCTION(cuTensorMapEncodeTiled, 12000),
     DRIVER_FUNCTION(cuTensorMapReplaceAddress, 12000),
     {NULL, 0, NULL},

@@ -40,6 +40,7 @@ struct object *object_find(const void *handle, enum object_kind kind) {
 void nodes_free(struct object *graph) {
     for (struct node *node = graph->first; node != NULL;) {
         struct node *next = node->next;
+        bodies_free(node);
         free(node->params);
         free(node);
         node = next;
@@ -153,6 +154,19 @@ static int cuMemAlloc(vgpu_pointer *pointer, size_t bytes) {
                                            : memory_take(pointer, bytes);
 }
 
+/* Rows at multiples of what the attribute for the alignment of textures says. */
+static int cuMemAllocPitch(vgpu_pointer *pointer, size_t *pitch, size_t bytes, size_t rows,
+                           unsigned element) {
+    enum { PITCH = 512 };
+    (void)element;
+    if (pitch == NULL || bytes == 0 || bytes > SIZE_MAX - PITCH ||
+        rows > SIZE_MAX / (bytes + PITCH)) {
+        return CU_INVALID_VALUE;
+    }
+    *pitch = (bytes + PITCH - 1) / PITCH * PITCH;
+    return cuMemAlloc(pointer, *pitch * rows);
+}
+
 static int cuMemFree(vgpu_pointer pointer) {
     DRIVER_ENTER();
     const int code = driver_current(), given = memory_give(pointer);
@@ -213,25 +227,26 @@ static int cuMemsetD8(vgpu_pointer to, unsigned char byte, size_t bytes) {
                               : code_of(vgpu_fill(driver_state.gpu, to, byte, bytes, &why), &why);
 }
 
-static int fill_words(vgpu_pointer to, unsigned value, size_t count) {
+/* `rows` of `count` elements of 1, 2 or 4 bytes, `pitch` bytes from one to the next. */
+static int fill_elements(vgpu_pointer to, size_t pitch, unsigned value, size_t element,
+                         size_t count, size_t rows) {
     const int code = driver_ready();
-    if (code != CU_SUCCESS || count == 0) {
+    if (code != CU_SUCCESS || count == 0 || rows == 0) {
         return code;
     }
-    unsigned char *host =
-        count <= SIZE_MAX / sizeof value && to % sizeof value == 0
-            ? device_bytes(driver_state.gpu->memory, to, count * sizeof value, true)
-            : NULL;
-    for (size_t i = 0; host != NULL && i < count; i++) {
-        memcpy(host + i * sizeof value, &value, sizeof value);
+    const bool valid = count <= SIZE_MAX / element && to % element == 0 && pitch % element == 0;
+    for (size_t row = 0; row < rows; row++) {
+        unsigned char *host =
+            valid ? device_bytes(driver_state.gpu->memory, to + row * pitch, count * element, true)
+                  : NULL;
+        if (host == NULL) {
+            return driver_explain(CU_INVALID_VALUE, "the range lies in no allocation");
+        }
+        for (size_t i = 0; i < count; i++) {
+            memcpy(host + i * element, &value, element); /* little endian */
+        }
     }
-    return host != NULL ? CU_SUCCESS
-                        : driver_explain(CU_INVALID_VALUE, "the range lies in no allocation");
-}
-
-static int cuMemsetD32(vgpu_pointer to, unsigned value, size_t count) {
-    DRIVER_ENTER();
-    return fill_words(to, value, count);
+    return CU_SUCCESS;
 }
 
 /* Whether a stream may be given: NULL and the two legacy handles 1 and 2 are the default stream. */
@@ -239,10 +254,37 @@ bool is_stream(void *stream) {
     return (uintptr_t)stream <= 2 || object_find(stream, OBJECT_STREAM) != NULL;
 }
 
-/* Everything is finished when it is submitted, so the stream may be any. */
+#define FILLS(bits, type)                                                                          \
+    static int cuMemsetD2D##bits(vgpu_pointer to, size_t pitch, type value, size_t count,          \
+                                 size_t rows) {                                                    \
+        DRIVER_ENTER();                                                                            \
+        return fill_elements(to, pitch, value, sizeof value, count, rows);                         \
+    }                                                                                              \
+    /* Everything is finished when it is submitted, so the stream may be any. */                   \
+    static int cuMemsetD2D##bits##Async(vgpu_pointer to, size_t pitch, type value, size_t count,   \
+                                        size_t rows, void *stream) {                               \
+        DRIVER_ENTER();                                                                            \
+        return is_stream(stream) ? fill_elements(to, pitch, value, sizeof value, count, rows)      \
+                                 : CU_INVALID_HANDLE;                                              \
+    }
+FILLS(8, unsigned char)
+FILLS(16, unsigned short)
+FILLS(32, unsigned)
+
+static int cuMemsetD16(vgpu_pointer to, unsigned short value, size_t count) {
+    return cuMemsetD2D16(to, 0, value, count, 1);
+}
+
+static int cuMemsetD16Async(vgpu_pointer to, unsigned short value, size_t count, void *stream) {
+    return cuMemsetD2D16Async(to, 0, value, count, 1, stream);
+}
+
+static int cuMemsetD32(vgpu_pointer to, unsigned value, size_t count) {
+    return cuMemsetD2D32(to, 0, value, count, 1);
+}
+
 static int cuMemsetD32Async(vgpu_pointer to, unsigned value, size_t count, void *stream) {
-    DRIVER_ENTER();
-    return is_stream(stream) ? fill_words(to, value, count) : CU_INVALID_HANDLE;
+    return cuMemsetD2D32Async(to, 0, value, count, 1, stream);
 }
 
 /* ---- images: not functions of CUDA, but what its textures and surfaces are here -------------- */
@@ -251,6 +293,7 @@ static int vgpuImageMake(const vgpu_image *image, uint64_t *handle) {
     DRIVER_ENTER();
     vgpu_error why;
     const int code = driver_current();
+    repeat_forget();
     return code != CU_SUCCESS
                ? code
                : code_of(vgpu_image_make(driver_state.gpu, image, handle, &why), &why);
@@ -260,6 +303,7 @@ static int vgpuImageFree(uint64_t handle) {
     DRIVER_ENTER();
     vgpu_error why;
     const int code = driver_current();
+    repeat_forget();
     return code != CU_SUCCESS ? code
                               : code_of(vgpu_image_free(driver_state.gpu, handle, &why), &why);
 }
@@ -278,6 +322,12 @@ static int make_handle(void **handle, enum object_kind kind) {
 static int cuStreamCreate(void **stream, unsigned flags) {
     DRIVER_ENTER();
     return flags > 1 ? CU_INVALID_VALUE : make_handle(stream, OBJECT_STREAM);
+}
+
+/* Streams are in order in any case. */
+static int cuStreamCreateWithPriority(void **stream, unsigned flags, int priority) {
+    (void)priority;
+    return cuStreamCreate(stream, flags);
 }
 
 static int cuStreamDestroy(void *stream) {
@@ -340,6 +390,10 @@ static int cuEventSynchronize(void *event) {
                                                       : CU_SUCCESS;
 }
 
+static int cuEventQuery(void *event) {
+    return cuEventSynchronize(event);
+}
+
 static int cuEventElapsedTime(float *milliseconds, void *begin, void *end) {
     DRIVER_ENTER();
     const int code = driver_current();
@@ -355,25 +409,20 @@ static int cuEventElapsedTime(float *milliseconds, void *begin, void *end) {
 }
 
 const struct driver_function driver_memory_functions[] = {
-    DRIVER_FUNCTION(cuMemAlloc, 3020),
-    DRIVER_FUNCTION(cuMemFree, 3020),
-    DRIVER_FUNCTION(cuMemGetInfo, 3020),
-    DRIVER_FUNCTION(cuMemcpyHtoD, 3020),
-    DRIVER_FUNCTION(cuMemcpyDtoH, 3020),
-    DRIVER_FUNCTION(cuMemcpyDtoD, 3020),
-    DRIVER_FUNCTION(cuMemsetD8, 3020),
-    DRIVER_FUNCTION(cuMemsetD32, 3020),
-    {"cuMemsetD32Async", 3020, (driver_any *)cuMemsetD32Async},
-    DRIVER_FUNCTION(vgpuImageMake, 12000),
-    DRIVER_FUNCTION(vgpuImageFree, 12000),
-    DRIVER_FUNCTION(cuStreamCreate, 2000),
-    DRIVER_FUNCTION(cuStreamDestroy, 4000),
-    DRIVER_FUNCTION(cuStreamQuery, 2000),
-    DRIVER_FUNCTION(cuStreamSynchronize, 2000),
-    DRIVER_FUNCTION(cuEventCreate, 2000),
-    DRIVER_FUNCTION(cuEventDestroy, 4000),
-    DRIVER_FUNCTION(cuEventRecord, 2000),
-    DRIVER_FUNCTION(cuEventSynchronize, 2000),
-    DRIVER_FUNCTION(cuEventElapsedTime, 2000),
-    {NULL, 0, NULL},
+    DRIVER_FUNCTION(cuMemAlloc, 3020),          DRIVER_FUNCTION(cuMemAllocPitch, 3020),
+    DRIVER_FUNCTION(cuMemFree, 3020),           DRIVER_FUNCTION(cuMemGetInfo, 3020),
+    DRIVER_FUNCTION(cuMemcpyHtoD, 3020),        DRIVER_FUNCTION(cuMemcpyDtoH, 3020),
+    DRIVER_FUNCTION(cuMemcpyDtoD, 3020),        DRIVER_FUNCTION(cuMemsetD8, 3020),
+    DRIVER_FUNCTION(cuMemsetD16, 3020),         DRIVER_FUNCTION(cuMemsetD16Async, 3020),
+    DRIVER_FUNCTION(cuMemsetD32, 3020),         DRIVER_FUNCTION(cuMemsetD32Async, 3020),
+    DRIVER_FUNCTION(cuMemsetD2D8, 3020),        DRIVER_FUNCTION(cuMemsetD2D8Async, 3020),
+    DRIVER_FUNCTION(cuMemsetD2D16, 3020),       DRIVER_FUNCTION(cuMemsetD2D16Async, 3020),
+    DRIVER_FUNCTION(cuMemsetD2D32, 3020),       DRIVER_FUNCTION(cuMemsetD2D32Async, 3020),
+    DRIVER_FUNCTION(vgpuImageMake, 12000),      DRIVER_FUNCTION(vgpuImageFree, 12000),
+    DRIVER_FUNCTION(cuStreamCreate, 2000),      DRIVER_FUNCTION(cuStreamCreateWithPriority, 5050),
+    DRIVER_FUNCTION(cuStreamDestroy, 4000),     DRIVER_FUNCTION(cuStreamQuery, 2000),
+    DRIVER_FUNCTION(cuStreamSynchronize, 2000), DRIVER_FUNCTION(cuEventCreate, 2000),
+    DRIVER_FUNCTION(cuEventDestroy, 4000),      DRIVER_FUNCTION(cuEventRecord, 2000),
+    DRIVER_FUNCTION(cuEventSynchronize, 2000),  DRIVER_FUNCTION(cuEventQuery, 2000),
+    DRIVER_FUNCTION(cuEventElapsedTime, 2000),  {NULL, 0, NULL},
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * module.c - see driver.h: libraries of PTX, kernels, attributes. Functions are
- * kernels: with one context there is no difference.
+ * module.c - see driver.h: libraries of PTX, kernels, attributes. Modules are libraries and
+ * functions are kernels: with one context there is no difference.
  *
  * Invariant: PTX that cannot be loaded leaves its reason, with line and caret, in the caller's log
  * and in cuGetErrorString.
@@ -105,6 +105,18 @@ static int cuLibraryUnload(void *library) {
     return driver_state.fault;
 }
 
+/* The forms for modules, which need a context. */
+static int cuModuleLoadDataEx(void **module, const void *image, unsigned count, const int *options,
+                              void *const *values) {
+    DRIVER_ENTER();
+    const int code = driver_current();
+    return code == CU_SUCCESS ? load(module, image, options, values, count) : code;
+}
+
+static int cuModuleLoadData(void **module, const void *image) {
+    return cuModuleLoadDataEx(module, image, 0, NULL, NULL);
+}
+
 /* ---- kernels --------------------------------------------------------------------------------- */
 
 static struct object *kernel_object(struct object *library, const struct kernel *function) {
@@ -173,6 +185,27 @@ static int cuKernelSetAttribute(int which, int value, void *handle, int device) 
     return CU_SUCCESS;
 }
 
+static int cuFuncSetAttribute(void *function, int which, int value) {
+    return cuKernelSetAttribute(which, value, function, 0);
+}
+
+/* Preferences about caches have no effect. */
+static int cuFuncSetCacheConfig(void *function, int config) {
+    DRIVER_ENTER();
+    (void)config;
+    return object_find(function, OBJECT_KERNEL) != NULL ? CU_SUCCESS : CU_INVALID_HANDLE;
+}
+
+static int cuKernelGetName(const char **name, void *handle) {
+    DRIVER_ENTER();
+    const struct object *kernel = object_find(handle, OBJECT_KERNEL);
+    if (kernel == NULL || name == NULL) {
+        return kernel == NULL ? CU_INVALID_HANDLE : CU_INVALID_VALUE;
+    }
+    *name = kernel->function->function->name;
+    return CU_SUCCESS;
+}
+
 int driver_occupancy(const struct kernel *kernel, uint32_t threads, size_t dynamic_shared) {
     enum { BLOCKS = 106, THREADS = 39, SHARED = 81, SHARED_OF_SYSTEM = 111 };
     if (threads == 0 || threads > kernel_max_threads(kernel)) {
@@ -197,6 +230,39 @@ static int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void *handle
         return code != CU_SUCCESS ? code : kernel == NULL ? CU_INVALID_HANDLE : CU_INVALID_VALUE;
     }
     *blocks = driver_occupancy(kernel->function, (uint32_t)threads, dynamic_shared);
+    return CU_SUCCESS;
+}
+
+static int cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, void *handle,
+                                                                int threads, size_t dynamic_shared,
+                                                                unsigned flags) {
+    (void)flags;
+    return cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks, handle, threads, dynamic_shared);
+}
+
+/* The largest block among those that fill a multiprocessor most. */
+static int cuOccupancyMaxPotentialBlockSize(int *grid, int *block, void *handle,
+                                            size_t (*shared_of)(int), size_t dynamic_shared,
+                                            int most) {
+    DRIVER_ENTER();
+    const int code = driver_current();
+    const struct object *kernel = object_find(handle, OBJECT_KERNEL);
+    if (code != CU_SUCCESS || kernel == NULL || grid == NULL || block == NULL) {
+        return code != CU_SUCCESS ? code : kernel == NULL ? CU_INVALID_HANDLE : CU_INVALID_VALUE;
+    }
+    const int limit = (int)kernel_max_threads(kernel->function);
+    int best = 0;
+    *block = *grid = 0;
+    for (int threads = most > 0 && most < limit ? most : limit; threads > 0;
+         threads = (threads - 1) / LANES * LANES) {
+        const size_t shared = shared_of != NULL ? shared_of(threads) : dynamic_shared;
+        const int blocks = driver_occupancy(kernel->function, (uint32_t)threads, shared);
+        if (blocks * threads > best) {
+            best = blocks * threads;
+            *block = threads;
+            *grid = blocks * driver_attribute(DEVICE_MULTIPROCESSORS);
+        }
+    }
     return CU_SUCCESS;
 }
 
@@ -263,9 +329,20 @@ const struct driver_function driver_module_functions[] = {
     DRIVER_FUNCTION(cuLibraryUnload, 12000),
     DRIVER_FUNCTION(cuLibraryGetKernel, 12000),
     DRIVER_FUNCTION(cuLibraryGetGlobal, 12000),
+    DRIVER_FUNCTION(cuModuleLoadData, 2000),
+    DRIVER_FUNCTION(cuModuleLoadDataEx, 2010),
+    {"cuModuleUnload", 2000, (driver_any *)cuLibraryUnload},
+    {"cuModuleGetFunction", 2000, (driver_any *)cuLibraryGetKernel},
+    {"cuModuleGetGlobal", 3020, (driver_any *)cuLibraryGetGlobal},
     DRIVER_FUNCTION(cuKernelGetFunction, 12000),
     DRIVER_FUNCTION(cuKernelSetAttribute, 12000),
+    DRIVER_FUNCTION(cuKernelGetName, 12030),
+    {"cuFuncGetName", 12030, (driver_any *)cuKernelGetName},
     DRIVER_FUNCTION(cuFuncGetAttribute, 2020),
+    DRIVER_FUNCTION(cuFuncSetAttribute, 9000),
+    DRIVER_FUNCTION(cuFuncSetCacheConfig, 3000),
     DRIVER_FUNCTION(cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050),
+    DRIVER_FUNCTION(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, 7000),
+    DRIVER_FUNCTION(cuOccupancyMaxPotentialBlockSize, 6050),
     {NULL, 0, NULL},
 };

@@ -72,6 +72,10 @@ static int cuMemHostAlloc(void **pointer, size_t bytes, unsigned flags) {
     return allocate(pointer, bytes, MEMORY_HOST, "cuMemHostAlloc");
 }
 
+static int cuMemAllocHost(void **pointer, size_t bytes) {
+    return cuMemHostAlloc(pointer, bytes, 0);
+}
+
 static int cuMemFreeHost(void *pointer) {
     DRIVER_ENTER();
     const int code = driver_current();
@@ -226,6 +230,7 @@ int unified_copy(vgpu_pointer to, vgpu_pointer from, size_t bytes) {
 const struct driver_function driver_unified_functions[] = {
     DRIVER_FUNCTION(cuMemAllocManaged, 6000),
     DRIVER_FUNCTION(cuMemHostAlloc, 2020),
+    DRIVER_FUNCTION(cuMemAllocHost, 3020),
     DRIVER_FUNCTION(cuMemFreeHost, 2000),
     DRIVER_FUNCTION(cuMemHostRegister, 6050),
     DRIVER_FUNCTION(cuMemHostUnregister, 4000),

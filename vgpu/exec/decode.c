@@ -141,6 +141,9 @@ static const struct {
     {"mul24 mad24 sad bfe bfi bfind brev clz popc prmt fns dp4a dp2a lop3 shf cnot shl shr addc "
      "subc madc szext bmsk",
      decode_int},
+    {"vadd vsub vabsdiff vmin vmax vshl vshr vmad vset vadd2 vsub2 vavrg2 vabsdiff2 vmin2 vmax2 "
+     "vset2 vadd4 vsub4 vavrg4 vabsdiff4 vmin4 vmax4 vset4",
+     decode_video},
     {"mov selp slct setp set cvt", decode_move},
     {"st red", decode_st},
     {"ld ldu atom cvta isspacep prefetchu discard applypriority createpolicy mapa "
@@ -159,10 +162,6 @@ static const struct {
     {"ldmatrix stmatrix movmatrix mma wmma", decode_matrix},
     {"wgmma", decode_wgmma},
 };
-
-static const char VIDEO[] =
-    "vadd vsub vabsdiff vmin vmax vshl vshr vmad vset vadd2 vsub2 vavrg2 vabsdiff2 vmin2 vmax2 "
-    "vset2 vadd4 vsub4 vavrg4 vabsdiff4 vmin4 vmax4 vset4";
 
 static decode_function *family_of(const char *opcode) {
     for (size_t i = 0; i < sizeof FAMILIES / sizeof FAMILIES[0]; i++) {
@@ -188,9 +187,7 @@ static bool decode_instruction(struct decoder *decoder, const struct ptx_instruc
         if (strcmp(in->opcode, PTX_UNKNOWN) == 0) {
             return decode_fail(decoder, "%s", in->modifiers[0]);
         }
-        const char *what = is_listed(VIDEO, in->opcode) ? "video instructions are not supported:"
-                                                        : "unknown instruction";
-        return decode_fail(decoder, "%s %s", what, in->opcode);
+        return decode_fail(decoder, "unknown instruction %s", in->opcode);
     }
     const bool known = decode(decoder, in, op) && !decoder->failed;
     if (!known || op->run == NULL) {

@@ -68,6 +68,7 @@ static void merge_one(struct schedule *s, struct resident *resident) {
     findings_merge(gpu, cluster->findings);
     if (cluster->printed_size > 0) {
         fwrite(cluster->printed, 1, cluster->printed_size, stdout);
+        cluster->launch->gpu->printed = true;
     }
     gpu->stats.warp_instructions += resident->stats.warp_instructions;
     gpu->stats.thread_instructions += resident->stats.thread_instructions;

@@ -103,6 +103,7 @@ struct vgpu {
     uint32_t sample;  /* vgpu_set_sample */
     bool progress;    /* vgpu_set_progress */
     bool late_errors; /* vgpu_set_late_errors */
+    bool printed;     /* set when a kernel's text is printed */
 };
 
 /* Ends the kernel with a fault (trap, assertion); a finding was reported before. */

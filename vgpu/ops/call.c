@@ -306,7 +306,8 @@ static op_function *call_of_runtime(const struct ptx_function *function) {
     } FUNCTIONS[] = {{"vprintf", run_vprintf, 2},
                      {"__assertfail", run_assertfail, 5},
                      {"malloc", run_malloc, 1},
-                     {"free", run_free, 1}};
+                     {"free", run_free, 1},
+                     {"cudaGraphSetConditional", run_set_conditional, 2}};
     for (size_t i = 0; i < sizeof FUNCTIONS / sizeof FUNCTIONS[0]; i++) {
         if (strcmp(function->name, FUNCTIONS[i].name) == 0 &&
             function->param_count == FUNCTIONS[i].params) {

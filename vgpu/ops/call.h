@@ -16,6 +16,7 @@ struct call {
 
 op_function run_vprintf, run_assertfail; /* print.c */
 op_function run_malloc, run_free;        /* heap.c */
+op_function run_set_conditional;         /* heap.c */
 
 /* Reads or writes `bytes` (1, 2, 4 or 8) of each lane; returns the lanes that are poisoned. */
 uint32_t thread_memory(struct warp *warp, const struct op *op, uint32_t lanes, int space,

@@ -9,6 +9,7 @@
 #include "ops/decode.h"
 
 decode_function decode_int;     /* int.c, bits.c */
+decode_function decode_video;   /* video.c */
 decode_function decode_float;   /* float.c, special.c: f32 and f64 */
 decode_function decode_half;    /* half.c: f16, bf16 and pairs of them */
 decode_function decode_move;    /* move.c, compare.c, cvt.c */

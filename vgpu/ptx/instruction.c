@@ -171,6 +171,25 @@ static struct ptx_operand parse_constant_operand(struct parser *p) {
     return out;
 }
 
+/* .b3210 or .h1 of a register of a video instruction: see PTX_PART_DIGITS. */
+static int64_t parse_part(struct parser *p) {
+    const char *text = p->token.start;
+    const uint32_t count = p->token.length - 2;
+    int64_t part = 0;
+    if (*p->form->opcode != 'v' || p->token.length < 3 || count > PTX_PART_MOST ||
+        (text[1] != 'b' && text[1] != 'h')) {
+        fail_expected(p, "a whole register (only video instructions take parts)");
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        if (text[2 + i] < '0' || text[2 + i] > '7') {
+            fail_expected(p, "digits from 0 to 7 in the part of a register");
+        }
+        part = part << PTX_PART_BITS | (text[2 + i] - '0');
+    }
+    next_token(p);
+    return part | (int64_t)count << PTX_PART_COUNT | (text[1] == 'h' ? PTX_PART_HALVES : 0);
+}
+
 /* A name, with what may follow it but for |. */
 static struct ptx_operand parse_name(struct parser *p, bool may_be_label) {
     if (take_word(p, "_")) {
@@ -196,7 +215,7 @@ static struct ptx_operand parse_name(struct parser *p, bool may_be_label) {
         out.kind = PTX_OPERAND_REGISTER;
         out.reg = binding->number;
         if (p->token.kind == TOKEN_DIRECTIVE) {
-            fail_expected(p, "a whole register (a part of one is not supported)");
+            out.value = parse_part(p);
         }
     } else if (binding->kind == BOUND_VARIABLE) {
         out.kind = PTX_OPERAND_VARIABLE;

@@ -86,7 +86,7 @@ struct ptx_variable {
 };
 
 enum ptx_operand_kind {
-    PTX_OPERAND_REGISTER, /* reg; negated for !%p */
+    PTX_OPERAND_REGISTER, /* reg; negated for !%p; value: a part of it, or 0 */
     PTX_OPERAND_INTEGER,  /* value */
     PTX_OPERAND_F32,      /* value: the bits (0f3F800000, or a decimal literal for an f32 type) */
     PTX_OPERAND_F64,      /* value: the bits (0d...; decimal literals too) */
@@ -101,6 +101,9 @@ enum ptx_operand_kind {
     PTX_OPERAND_LIST,     /* (a, b): arguments or results of a call */
     PTX_OPERAND_SINK      /* _ */
 };
+
+/* The part of a register, .b3210: its digits, the last one lowest; how many; whether .h. */
+enum { PTX_PART_BITS = 4, PTX_PART_MOST = 4, PTX_PART_COUNT = 16, PTX_PART_HALVES = 1 << 24 };
 
 struct ptx_operand {
     enum ptx_operand_kind kind;

@@ -76,6 +76,7 @@ static const struct {
     [FINDING_LIMIT] = {"limit", VGPU_ERROR, "a kernel that no GPU can launch"},
     [FINDING_RACE_UNCHECKED] = {"race-unchecked", VGPU_NOTE,
                                 "global memory that is not checked for races"},
+    [FINDING_LAUNCH_LEFT_OUT] = {"launch-left-out", VGPU_NOTE, "launches that were not run"},
 };
 
 const char *finding_name(enum finding_kind kind) {

@@ -52,6 +52,7 @@ enum finding_kind {
     FINDING_LIMIT,
     /* of the checks themselves */
     FINDING_RACE_UNCHECKED,
+    FINDING_LAUNCH_LEFT_OUT,
     FINDING_KIND_COUNT
 };
 

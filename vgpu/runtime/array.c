@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * array.c - see runtime.h: arrays. Their memory is an ordinary allocation, with rows at multiples
- * of PITCH bytes, as in pitched memory.
+ * array.c - see runtime.h: arrays, by both interfaces (a CUarray is a cudaArray). Their memory is
+ * an ordinary allocation, with rows at multiples of PITCH bytes, as in pitched memory.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -111,4 +111,57 @@ RT int cudaGetChannelDesc(struct rt_channels *channels, const void *handle) {
 /* Inline functions of the headers call it. */
 RT struct rt_channels cudaCreateChannelDesc(int x, int y, int z, int w, int kind) {
     return (struct rt_channels){{x, y, z, w}, kind};
+}
+
+/* ---- the driver's interface ------------------------------------------------------------------ */
+
+bool rt_channels_of_format(struct rt_channels *channels, int format, unsigned count) {
+    static const struct {
+        int format, bits, kind;
+    } FORMATS[] = {{0x01, 8, VGPU_UNSIGNED}, {0x02, 16, VGPU_UNSIGNED}, {0x03, 32, VGPU_UNSIGNED},
+                   {0x08, 8, VGPU_SIGNED},   {0x09, 16, VGPU_SIGNED},   {0x0A, 32, VGPU_SIGNED},
+                   {0x10, 16, VGPU_FLOAT},   {0x20, 32, VGPU_FLOAT}};
+    *channels = (struct rt_channels){{0}, 0};
+    for (size_t i = 0; i < sizeof FORMATS / sizeof FORMATS[0]; i++) {
+        if (FORMATS[i].format == format && (count == 1 || count == 2 || count == 4)) {
+            channels->kind = FORMATS[i].kind;
+            for (unsigned c = 0; c < count; c++) {
+                channels->bits[c] = FORMATS[i].bits;
+            }
+            return true;
+        }
+    }
+    return false;
+}
+
+struct descriptor_2d { /* CUDA_ARRAY_DESCRIPTOR */
+    size_t width, height;
+    int format;
+    unsigned channels;
+};
+struct descriptor_3d { /* CUDA_ARRAY3D_DESCRIPTOR */
+    size_t width, height, depth;
+    int format;
+    unsigned channels, flags;
+};
+
+RT int cuArray3DCreate_v2(void **handle, const struct descriptor_3d *given) {
+    struct rt_channels channels;
+    return given == NULL || !rt_channels_of_format(&channels, given->format, given->channels)
+               ? RT_INVALID_VALUE
+               : cudaMalloc3DArray(handle, &channels,
+                                   (struct rt_box){given->width, given->height, given->depth},
+                                   given->flags);
+}
+
+RT int cuArrayCreate_v2(void **handle, const struct descriptor_2d *given) {
+    const struct descriptor_3d wider =
+        given != NULL ? (struct descriptor_3d){given->width,  given->height,   0,
+                                               given->format, given->channels, 0}
+                      : (struct descriptor_3d){0};
+    return cuArray3DCreate_v2(handle, &wider);
+}
+
+RT int cuArrayDestroy(void *handle) {
+    return handle != NULL ? cudaFreeArray(handle) : RT_INVALID_HANDLE;
 }

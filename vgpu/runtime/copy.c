@@ -189,3 +189,51 @@ RT int cudaMemcpyFromArray(void *to, const void *from, size_t byte, size_t row, 
                            int kind) {
     return copy_linear(rt_array_find(from), byte, row, to, bytes, kind, false);
 }
+
+/* ---- the driver's interface ------------------------------------------------------------------ */
+
+struct driver_side { /* of CUDA_MEMCPY2D */
+    size_t x, y;
+    int type;
+    char *host;
+    char *device;
+    void *array;
+    size_t pitch;
+};
+struct driver_copy { /* CUDA_MEMCPY2D */
+    struct driver_side from, to;
+    size_t bytes, rows;
+};
+
+static bool driver_view(const struct driver_side *side, size_t bytes, struct rt_view *view) {
+    enum { TYPE_HOST = 1, TYPE_DEVICE = 2, TYPE_ARRAY = 3, TYPE_UNIFIED = 4 };
+    const struct rt_array *array = side->type == TYPE_ARRAY ? rt_array_find(side->array) : NULL;
+    if (side->type < TYPE_HOST || side->type > TYPE_UNIFIED ||
+        (side->type == TYPE_ARRAY && array == NULL)) {
+        return false;
+    }
+    *view = (struct rt_view){side->type == TYPE_HOST ? side->host : side->device,
+                             side->pitch != 0 ? side->pitch : bytes, 0};
+    if (array != NULL) {
+        *view = array->view;
+    }
+    view->start += side->y * view->pitch + side->x;
+    return true;
+}
+
+RT int cuMemcpy2DAsync_v2(const struct driver_copy *copy, void *stream) {
+    struct rt_view to, from;
+    return copy == NULL || !driver_view(&copy->to, copy->bytes, &to) ||
+                   !driver_view(&copy->from, copy->bytes, &from)
+               ? RT_INVALID_VALUE
+               : rt_copy_box(to, from, (struct rt_box){copy->bytes, copy->rows, 1}, DEFAULT_KIND,
+                             stream);
+}
+
+RT int cuMemcpy2D_v2(const struct driver_copy *copy) {
+    return cuMemcpy2DAsync_v2(copy, NULL);
+}
+
+RT int cuMemcpy2DUnaligned_v2(const struct driver_copy *copy) {
+    return cuMemcpy2DAsync_v2(copy, NULL);
+}

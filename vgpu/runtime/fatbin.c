@@ -112,7 +112,7 @@ char *fatbin_ptx(const void *fatbin, int sm, char *why, size_t why_size) {
         snprintf(why, why_size, "its PTX is for sm_%u, which an sm_%d does not run", search.arch,
                  sm);
     } else if (search.ptx == NULL) {
-        snprintf(why, why_size, "its PTX is missing: compile it by attest nvcc, without -rdc=true");
+        snprintf(why, why_size, "its PTX is missing: compile it by attest nvcc");
     }
     return search.ptx;
 }

@@ -129,6 +129,13 @@ RT int cudaGraphAddChildGraphNode(const void **node, void *graph, void *const *d
     AFTER_READY(rt_driver.cuGraphAddChildGraphNode(node, graph, dependencies, count, child));
 }
 
+struct conditional_node { /* cudaConditionalNodeParams */
+    uint64_t handle;
+    int type;
+    unsigned count;
+    void **bodies;
+};
+
 struct any_node { /* cudaGraphNodeParams */
     int type, reserved[3];
     union {
@@ -141,6 +148,7 @@ struct any_node { /* cudaGraphNodeParams */
         struct memset_node fill;
         struct host_node host;
         struct alloc_node alloc;
+        struct conditional_node conditional;
         void *handle; /* of a graph, an event, memory */
     } of;
     int64_t more;
@@ -148,7 +156,19 @@ struct any_node { /* cudaGraphNodeParams */
 
 RT int cudaGraphAddNode(const void **node, void *graph, void *const *dependencies,
                         const void *edges, size_t count, struct any_node *p) {
-    enum { KERNEL, COPY, FILL, HOST, GRAPH, EMPTY, WAIT, RECORD, ALLOC = 10, FREE = 11 };
+    enum {
+        KERNEL,
+        COPY,
+        FILL,
+        HOST,
+        GRAPH,
+        EMPTY,
+        WAIT,
+        RECORD,
+        ALLOC = 10,
+        FREE,
+        CONDITIONAL = 13
+    };
     void *const *after = dependencies;
     (void)edges;
     switch (p != NULL ? p->type : -1) {
@@ -162,8 +182,29 @@ RT int cudaGraphAddNode(const void **node, void *graph, void *const *dependencie
     case RECORD: return cudaGraphAddEventRecordNode(node, graph, after, count, p->of.handle);
     case ALLOC: return cudaGraphAddMemAllocNode(node, graph, after, count, &p->of.alloc);
     case FREE: return cudaGraphAddMemFreeNode(node, graph, after, count, p->of.handle);
+    case CONDITIONAL:
+        return rt_keep(rt_driver.vgpuGraphAddConditional(
+            node, graph, p->of.conditional.handle, p->of.conditional.type, p->of.conditional.count,
+            &p->of.conditional.bodies));
     default: return rt_keep(p != NULL ? RT_NOT_SUPPORTED : RT_INVALID_VALUE);
     }
+}
+
+/* A handle is the address of its value, which the value to begin each launch with follows. That is
+ * assigned by a copy, the first node that concerns the handle. */
+RT int cudaGraphConditionalHandleCreate(uint64_t *handle, void *graph, unsigned value,
+                                        unsigned flags) {
+    enum { ASSIGN = 1 };
+    if (handle == NULL || flags > ASSIGN) {
+        return rt_keep(RT_INVALID_VALUE);
+    }
+    int code = rt_ready();
+    code = code == RT_SUCCESS ? rt_driver.vgpuGraphConditionalHandle(handle, value) : code;
+    char *memory = (char *)(uintptr_t)*handle; /* NOLINT */
+    return code != RT_SUCCESS || flags != ASSIGN
+               ? rt_keep(code)
+               : cudaGraphAddMemcpyNode1D(NULL, graph, NULL, 0, memory, memory + sizeof value,
+                                          sizeof value, DEVICE_TO_DEVICE);
 }
 
 /* ---- graphs ---------------------------------------------------------------------------------- */

@@ -13,18 +13,13 @@
 
 #include "runtime/runtime.h"
 
-enum { FATBIN_STRUCT_MAGIC = 0x466243b1, SM_MAJOR = 75, SM_MINOR = 76 };
-
-struct fatbin_struct { /* what nvcc puts into .nvFatBinSegment */
-    int magic, version;
-    const void *fatbin;
-    void *more;
-};
+enum { FATBIN_STRUCT_MAGIC = 0x466243b1, FATBIN_STRUCT_LINKED = 2 };
 
 struct program { /* a registered fatbin */
     const void *fatbin;
-    void *library; /* NULL: not loaded */
-    int code;      /* why it cannot be loaded */
+    const void *const *parts; /* of nvcc -rdc=true: the fatbins that were linked, then NULL */
+    void *library;            /* NULL: not loaded */
+    int code;                 /* why it cannot be loaded */
     struct program *next;
 };
 
@@ -65,15 +60,31 @@ static void place_managed(const struct program *program) {
     }
 }
 
+/* What nvlink made is machine code, so PTX is linked here. */
+static char *ptx_of(const struct program *program, char *why, size_t why_size) {
+    if (program->parts == NULL) {
+        return fatbin_ptx(program->fatbin, rt_arch(), why, why_size);
+    }
+    char *all = NULL;
+    for (const void *const *part = program->parts; *part != NULL; part++) {
+        char *ptx = fatbin_ptx(*part, rt_arch(), why, why_size);
+        char *more = ptx != NULL ? ptx_join(all, ptx) : NULL;
+        free(ptx);
+        free(all);
+        all = more;
+        if (all == NULL) {
+            return NULL;
+        }
+    }
+    return all;
+}
+
 static int load(struct program *program) {
-    int major = 0, minor = 0;
-    char why[256];
+    char why[256] = "out of memory";
     if (program->library != NULL || program->code != RT_SUCCESS) {
         return program->code;
     }
-    rt_driver.cuDeviceGetAttribute(&major, SM_MAJOR, 0);
-    rt_driver.cuDeviceGetAttribute(&minor, SM_MINOR, 0);
-    char *ptx = fatbin_ptx(program->fatbin, 10 * major + minor, why, sizeof why);
+    char *ptx = ptx_of(program, why, sizeof why);
     if (ptx == NULL) {
         rt_say("the program cannot run: %s", why);
         return program->code = RT_NO_IMAGE;
@@ -151,12 +162,13 @@ int rt_symbol(const void *symbol, rt_pointer *pointer, size_t *bytes) {
 
 /* ---- registration ---------------------------------------------------------------------------- */
 
-RT void **__cudaRegisterFatBinary(const struct fatbin_struct *given) {
+RT void **__cudaRegisterFatBinary(const struct rt_fatbin_struct *given) {
     struct program *program = allocate(sizeof *program);
     if (given->magic != FATBIN_STRUCT_MAGIC) {
         rt_say("a fatbin of an unknown version was registered");
     }
     program->fatbin = given->fatbin;
+    program->parts = given->version == FATBIN_STRUCT_LINKED ? given->more : NULL;
     pthread_mutex_lock(&lock);
     program->next = programs;
     programs = program;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * runtime.h - a CUDA runtime (libcudart.so.13) over the driver's functions of libvgpu, so that a
- * program compiled by `nvcc -cudart shared` runs on the virtual GPU unchanged.
+ * runtime.h - a CUDA runtime (libcudart.so.13) and a driver library (libcuda.so.1) over the
+ * driver's functions of libvgpu, so that a program compiled by `nvcc -cudart shared` runs on the
+ * virtual GPU unchanged. Both names are one file.
  *
  *   state.c    start, contexts of threads, errors    fatbin.c   PTX inside a fatbin (zstd.c)
  *   program.c  what nvcc registers before main        launch.c   launches, attributes, occupancy
@@ -9,6 +10,8 @@
  *   array.c    arrays                                 texture.c  textures, surfaces
  *   stream.c   streams, events, captures              device.c   properties, limits
  *   graph.c    graphs                                 unsupported.c  the rest, by name
+ *   driver.c   names of the driver's functions        driver_module.c  modules, fatbins, links
+ *   join.c     PTX of several modules
  *
  * Numbers and layouts are those of CUDA 13 and are part of its ABI; names of exported functions are
  * the runtime's. If a program needs a function that is not here, the dynamic loader names it.
@@ -102,6 +105,8 @@ struct rt_driver_config { /* CUlaunchConfig */
     X(cuStreamWaitEvent, (void *, void *, unsigned))                                               \
     X(cuStreamBeginCapture, (void *, int))                                                         \
     X(cuStreamIsCapturing, (void *, int *))                                                        \
+    X(cuStreamGetCaptureInfo, (void *, int *, uint64_t *, void **, void *, void *, size_t *))      \
+    X(cuStreamUpdateCaptureDependencies, (void *, void *, const void *, size_t, unsigned))         \
     X(cuStreamEndCapture, (void *, void **))                                                       \
     X(cuEventCreate, (void **, unsigned))                                                          \
     X(cuEventDestroy, (void *))                                                                    \
@@ -114,6 +119,8 @@ struct rt_driver_config { /* CUlaunchConfig */
     X(cuGraphGetNodes, (void *, const void **, size_t *))                                          \
     X(cuGraphAddChildGraphNode, (const void **, void *, void *const *, size_t, void *))            \
     X(cuGraphExecUpdate, (void *, void *, void *))                                                 \
+    X(vgpuGraphConditionalHandle, (uint64_t *, unsigned))                                          \
+    X(vgpuGraphAddConditional, (const void **, void *, uint64_t, int, unsigned, void *))           \
     X(vgpuGraphExecNodeReplace, (void *, const void *, void *))                                    \
     X(cuGraphInstantiate, (void **, void *, unsigned long long))                                   \
     X(cuGraphLaunch, (void *, void *))                                                             \
@@ -121,6 +128,7 @@ struct rt_driver_config { /* CUlaunchConfig */
     X(cuGraphExecDestroy, (void *))                                                                \
     X(cuLibraryLoadData,                                                                           \
       (void **, const void *, int *, void **, unsigned, int *, void **, unsigned))                 \
+    X(cuModuleLoadDataEx, (void **, const void *, unsigned, const int *, void *const *))           \
     X(cuLibraryUnload, (void *))                                                                   \
     X(cuLibraryGetKernel, (void **, void *, const char *))                                         \
     X(cuLibraryGetGlobal, (rt_pointer *, size_t *, void *, const char *))                          \
@@ -143,6 +151,10 @@ extern struct rt_driver rt_driver;
 
 /* Opens the GPU and makes its context current in this thread; what every function begins with. */
 int rt_ready(void);
+/* Opens the GPU. And: whether that was done, an error code if not. */
+int rt_start(void);
+int rt_started(void);
+int rt_arch(void); /* of the GPU: 90 */
 /* Keeps a code that is not success as this thread's last error; returns the code. */
 int rt_keep(int code);
 /* One sentence on stderr: what the code alone does not say. */
@@ -187,6 +199,8 @@ struct rt_array { /* cudaArray: rows of elements */
     size_t texel; /* bytes of an element */
     struct rt_view view;
 };
+/* By CUarray_format; false: it is not known. */
+bool rt_channels_of_format(struct rt_channels *channels, int format, unsigned count);
 /* NULL: it is none. */
 struct rt_array *rt_array_find(const void *handle);
 
@@ -215,7 +229,18 @@ int cudaFreeAsync(void *pointer, void *stream);
 int cudaEventRecord(void *event, void *stream);
 int cudaMemset2DAsync(void *to, size_t pitch, int value, size_t bytes, size_t rows, void *stream);
 
+/* ---- join.c ----------------------------------------------------------------------------------*/
+
+/* Adds a module to the PTX of `all` (NULL: none yet). For free(); NULL: no memory. */
+char *ptx_join(const char *all, const char *module);
+
 /* ---- fatbin.c ---------------------------------------------------------------------------------*/
+
+struct rt_fatbin_struct { /* what nvcc puts into .nvFatBinSegment */
+    int magic, version;
+    const void *fatbin;
+    void *more;
+};
 
 /* The PTX for this architecture (90) in a fatbin, or NULL and why in `why`. For free(). */
 char *fatbin_ptx(const void *fatbin, int sm, char *why, size_t why_size);

@@ -65,12 +65,38 @@ static int start(void) {
     return code;
 }
 
-int rt_ready(void) {
-    pthread_mutex_lock(&lock);
+static int start_once(void) {
     if (start_code < 0) {
         start_code = start();
     }
-    int code = start_code;
+    return start_code;
+}
+
+int rt_start(void) {
+    pthread_mutex_lock(&lock);
+    const int code = start_once();
+    pthread_mutex_unlock(&lock);
+    return code;
+}
+
+int rt_started(void) {
+    pthread_mutex_lock(&lock);
+    const int code = start_code >= 0 ? start_code : RT_INITIALIZATION;
+    pthread_mutex_unlock(&lock);
+    return code;
+}
+
+int rt_arch(void) {
+    enum { SM_MAJOR = 75, SM_MINOR = 76, TEN = 10 };
+    int major = 0, minor = 0;
+    rt_driver.cuDeviceGetAttribute(&major, SM_MAJOR, 0);
+    rt_driver.cuDeviceGetAttribute(&minor, SM_MINOR, 0);
+    return TEN * major + minor;
+}
+
+int rt_ready(void) {
+    pthread_mutex_lock(&lock);
+    int code = start_once();
     if (code == RT_SUCCESS && context_number == 0) {
         code = rt_driver.cuDevicePrimaryCtxRetain(&context, 0);
         context_number = code == RT_SUCCESS ? ++contexts : 0;

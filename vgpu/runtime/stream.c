@@ -156,6 +156,18 @@ RT int cudaStreamBeginCaptureToGraph(void *stream, void *graph, void *const *nod
     AFTER_READY(rt_driver.cuStreamBeginCaptureToGraph(stream, graph, nodes, edges, count, mode));
 }
 
+RT int cudaStreamGetCaptureInfo(void *stream, int *status, uint64_t *id, void **graph,
+                                void *dependencies, void *edges, size_t *count) {
+    AFTER_READY(
+        rt_driver.cuStreamGetCaptureInfo(stream, status, id, graph, dependencies, edges, count));
+}
+
+RT int cudaStreamUpdateCaptureDependencies(void *stream, void *dependencies, const void *edges,
+                                           size_t count, unsigned flags) {
+    AFTER_READY(
+        rt_driver.cuStreamUpdateCaptureDependencies(stream, dependencies, edges, count, flags));
+}
+
 RT int cudaStreamEndCapture(void *stream, void **graph) {
     AFTER_READY(rt_driver.cuStreamEndCapture(stream, graph));
 }

@@ -209,3 +209,81 @@ RT int cudaDeviceGetTexture1DLinearMaxWidth(size_t *width, const struct rt_chann
     *width = (size_t)1 << 28;
     return RT_SUCCESS;
 }
+
+/* ---- the driver's interface ------------------------------------------------------------------ */
+
+struct driver_resource { /* CUDA_RESOURCE_DESC */
+    int type;
+    union {
+        void *array;
+        struct {
+            void *start;
+            int format;
+            unsigned channels;
+            size_t width; /* of linear memory: bytes */
+            size_t height, pitch;
+        } memory;
+        int reserved[32];
+    } of;
+    unsigned flags;
+};
+struct driver_sampler { /* CUDA_TEXTURE_DESC */
+    int modes[3], filter;
+    unsigned flags, anisotropy;
+    int mipmap_filter;
+    float mipmap_bias, mipmap_low, mipmap_high, border[4];
+    int reserved[12];
+};
+
+static bool take_resource(struct resource *resource, const struct driver_resource *given) {
+    *resource = (struct resource){.type = given != NULL ? given->type : -1};
+    if (given == NULL || given->type == ARRAY) {
+        resource->of.array = given != NULL ? given->of.array : NULL;
+        return given != NULL;
+    }
+    resource->of.memory.start = given->of.memory.start;
+    resource->of.memory.width = given->of.memory.width;
+    resource->of.memory.height = given->of.memory.height;
+    resource->of.memory.pitch = given->of.memory.pitch;
+    return given->type == MIPMAPS ||
+           rt_channels_of_format(&resource->of.memory.channels, given->of.memory.format,
+                                 given->of.memory.channels);
+}
+
+RT int cuTexObjectCreate(uint64_t *handle, const struct driver_resource *given,
+                         const struct driver_sampler *how, const void *view) {
+    enum { AS_INTEGER = 1, NORMALIZED_COORDINATES = 2, WIDE = 32 };
+    struct resource resource;
+    if (how == NULL || !take_resource(&resource, given)) {
+        return RT_INVALID_VALUE;
+    }
+    struct sampler sampler = {.filter = how->filter,
+                              .normalized = (how->flags & NORMALIZED_COORDINATES) != 0};
+    const struct rt_array *array = given->type == ARRAY ? rt_array_find(given->of.array) : NULL;
+    const struct rt_channels channels =
+        array != NULL ? array->channels : resource.of.memory.channels;
+    /* Integers of 8 and 16 bits become 0 to 1 unless the flag says otherwise. */
+    sampler.read =
+        channels.kind != VGPU_FLOAT && channels.bits[0] < WIDE && (how->flags & AS_INTEGER) == 0;
+    for (int i = 0; i < 3; i++) {
+        sampler.modes[i] = how->modes[i];
+    }
+    for (int i = 0; i < 4; i++) {
+        sampler.border[i] = how->border[i];
+    }
+    return cudaCreateTextureObject(handle, &resource, &sampler, view);
+}
+
+RT int cuTexObjectDestroy(uint64_t handle) {
+    return cudaDestroyTextureObject(handle);
+}
+
+RT int cuSurfObjectCreate(uint64_t *handle, const struct driver_resource *given) {
+    struct resource resource;
+    return take_resource(&resource, given) ? cudaCreateSurfaceObject(handle, &resource)
+                                           : RT_INVALID_VALUE;
+}
+
+RT int cuSurfObjectDestroy(uint64_t handle) {
+    return cudaDestroySurfaceObject(handle);
+}

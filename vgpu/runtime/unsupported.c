@@ -19,7 +19,7 @@
     X(cudaFuncSetSharedMemConfig) X(cudaGetExportTable) X(cudaGetMipmappedArrayLevel)              \
     X(cudaGetTextureObjectResourceViewDesc) X(cudaGraphAddExternalSemaphoresSignalNode)            \
     X(cudaGraphAddExternalSemaphoresWaitNode) X(cudaGraphChildGraphNodeGetGraph)                   \
-    X(cudaGraphConditionalHandleCreate) X(cudaGraphDebugDotPrint) X(cudaGraphDestroyNode)          \
+    X(cudaGraphDebugDotPrint) X(cudaGraphDestroyNode)          \
     X(cudaGraphEventRecordNodeGetEvent) X(cudaGraphEventRecordNodeSetEvent)                        \
     X(cudaGraphEventWaitNodeGetEvent) X(cudaGraphEventWaitNodeSetEvent)                            \
     X(cudaGraphExecChildGraphNodeSetParams) X(cudaGraphExecEventRecordNodeSetEvent)                \
@@ -59,7 +59,7 @@
     X(cudaMemSetMemPool) X(cudaMemcpy3DBatchAsync) X(cudaMemcpy3DPeer) X(cudaMemcpy3DPeerAsync)    \
     X(cudaMemcpyBatchAsync) X(cudaMipmappedArrayGetMemoryRequirements)                             \
     X(cudaMipmappedArrayGetSparseProperties) X(cudaSignalExternalSemaphoresAsync)                  \
-    X(cudaStreamCopyAttributes) X(cudaStreamGetCaptureInfo) X(cudaStreamUpdateCaptureDependencies) \
+    X(cudaStreamCopyAttributes)  \
     X(cudaUserObjectCreate) X(cudaUserObjectRelease) X(cudaUserObjectRetain)                       \
     X(cudaWaitExternalSemaphoresAsync)
 /* clang-format on */

@@ -83,7 +83,7 @@ __global__ void step(int *x) {
 __global__ void strange(int *x, int taken) {
     if (taken) {
         int y;
-        asm volatile("vadd.s32.s32.s32 %0, %1, %1;" : "=r"(y) : "r"(x[threadIdx.x]));
+        asm volatile("multimem.ld_reduce.global.add.u32 %0, [%1];" : "=r"(y) : "l"(x));
         x[threadIdx.x] = y;
     } else {
         x[threadIdx.x] = 5;

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * algorithms.cu - CUB's and Thrust's algorithms, which come with the CUDA toolkit, for test_exec.sh.
+ * Prints "ok NAME" for each part.
+ */
+#include <algorithm>
+#include <cstdio>
+#include <cub/cub.cuh>
+#include <numeric>
+#include <thrust/device_vector.h>
+#include <thrust/host_vector.h>
+#include <thrust/scan.h>
+#include <thrust/sequence.h>
+#include <thrust/sort.h>
+#include <thrust/transform.h>
+#include <thrust/unique.h>
+#include <vector>
+
+static const int N = 5000, BINS = 10;
+
+static int failures;
+
+static void expect(bool right, const char *name) {
+    printf("%s %s\n", right ? "ok" : "FAIL", name);
+    failures += !right;
+}
+
+struct is_third {
+    __host__ __device__ bool operator()(int x) const { return x % 3 == 0; }
+};
+struct scramble {
+    __host__ __device__ int operator()(int x) const { return x * 7919 % 1000; }
+};
+
+/* CUB says how much memory it needs, then it runs. */
+template <typename F> static bool run(F function) {
+    void *memory = nullptr;
+    size_t bytes = 0;
+    return function(memory, bytes) == cudaSuccess && cudaMalloc(&memory, bytes) == cudaSuccess &&
+           function(memory, bytes) == cudaSuccess && cudaFree(memory) == cudaSuccess;
+}
+
+int main() {
+    std::vector<int> x(N), seen(N), wanted(N);
+    for (int i = 0; i < N; i++) {
+        x[i] = scramble()(i);
+    }
+    int *in, *out, *count, one = 0, bins[BINS], counted[BINS] = {0};
+    cudaMalloc(&in, N * sizeof(int));
+    cudaMalloc(&out, N * sizeof(int));
+    cudaMalloc(&count, BINS * sizeof(int));
+    cudaMemcpy(in, x.data(), N * sizeof(int), cudaMemcpyHostToDevice);
+    const auto read = [&] {
+        cudaMemcpy(seen.data(), out, N * sizeof(int), cudaMemcpyDeviceToHost);
+        cudaMemcpy(bins, count, sizeof bins, cudaMemcpyDeviceToHost);
+        one = bins[0];
+    };
+    bool right =
+        run([&](void *m, size_t &b) { return cub::DeviceReduce::Sum(m, b, in, count, N); });
+    read();
+    expect(right && one == std::accumulate(x.begin(), x.end(), 0), "sum");
+    right = run([&](void *m, size_t &b) { return cub::DeviceScan::InclusiveSum(m, b, in, out, N); });
+    read();
+    std::partial_sum(x.begin(), x.end(), wanted.begin());
+    expect(right && seen == wanted, "scan");
+    right =
+        run([&](void *m, size_t &b) { return cub::DeviceRadixSort::SortKeys(m, b, in, out, N); });
+    read();
+    wanted = x;
+    std::sort(wanted.begin(), wanted.end());
+    expect(right && seen == wanted, "radix sort");
+    right = run([&](void *m, size_t &b) {
+        return cub::DeviceSelect::If(m, b, in, out, count, N, is_third());
+    });
+    read();
+    expect(right && one == std::count_if(x.begin(), x.end(), is_third()), "select");
+    right = run([&](void *m, size_t &b) {
+        return cub::DeviceHistogram::HistogramEven(m, b, in, count, BINS + 1, 0, 1000, N);
+    });
+    read();
+    for (const int value : x) {
+        counted[value / 100]++;
+    }
+    expect(right && std::equal(bins, bins + BINS, counted), "histogram");
+
+    thrust::device_vector<int> keys(N), values(N);
+    thrust::sequence(values.begin(), values.end());
+    thrust::transform(values.begin(), values.end(), keys.begin(), scramble());
+    thrust::sort_by_key(keys.begin(), keys.end(), values.begin());
+    const thrust::host_vector<int> sorted = keys, places = values;
+    right = true;
+    for (int i = 0; i < N; i++) {
+        right = right && sorted[i] == wanted[i] && x[places[i]] == sorted[i];
+    }
+    expect(right, "sort by key");
+    thrust::device_vector<int> once(N);
+    const auto end = thrust::unique_copy(keys.begin(), keys.end(), once.begin());
+    thrust::inclusive_scan(once.begin(), end, once.begin());
+    expect(end - once.begin() == 1000 && once[999] == 999 * 500, "unique");
+    return failures > 0;
+}

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * driver_module.c - see runtime.h: what loads modules in the driver's interface: from memory, files
+ * and links. libvgpu takes PTX; here it is found in fatbins.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/runtime.h"
+
+enum { RT_FILE_NOT_FOUND = 301, FATBIN_MAGIC_BYTES = 4 };
+
+RT int cuInit(unsigned flags) {
+    return flags != 0 ? RT_INVALID_VALUE : rt_start();
+}
+
+/* ---- images ---------------------------------------------------------------------------------- */
+
+/* What libvgpu is to load: PTX out of a fatbin (*made then, for free()), else the image itself. */
+static const void *image_of(const void *image, char **made) {
+    static const unsigned char FATBIN[] = {0x50, 0xED, 0x55, 0xBA},
+                               STRUCT[] = {0xB1, 'C', 'b', 'F'};
+    const void *fatbin = image;
+    char why[256];
+    *made = NULL;
+    if (image == NULL) {
+        return NULL;
+    }
+    if (memcmp(image, STRUCT, FATBIN_MAGIC_BYTES) == 0) {
+        fatbin = ((const struct rt_fatbin_struct *)image)->fatbin;
+    } else if (memcmp(image, FATBIN, FATBIN_MAGIC_BYTES) != 0) {
+        return image;
+    }
+    *made = fatbin_ptx(fatbin, rt_arch(), why, sizeof why);
+    if (*made == NULL) {
+        rt_say("a module cannot be loaded: %s", why);
+    }
+    return *made != NULL ? *made : image;
+}
+
+static int say_why(int code) {
+    const char *text = "";
+    if (code != RT_SUCCESS && rt_driver.cuGetErrorString(code, &text) == RT_SUCCESS) {
+        rt_say("%s", text);
+    }
+    return code;
+}
+
+RT int cuModuleLoadDataEx(void **module, const void *image, unsigned count, const int *options,
+                          void *const *values) {
+    char *made;
+    int code = rt_started();
+    if (code == RT_SUCCESS) {
+        const void *given = image_of(image, &made);
+        code = say_why(rt_driver.cuModuleLoadDataEx(module, given, count, options, values));
+        free(made);
+    }
+    return code;
+}
+
+RT int cuModuleLoadData(void **module, const void *image) {
+    return cuModuleLoadDataEx(module, image, 0, NULL, NULL);
+}
+
+RT int cuModuleLoadFatBinary(void **module, const void *image) {
+    return cuModuleLoadData(module, image);
+}
+
+RT int cuLibraryLoadData(void **library, const void *image, int *options, void **values,
+                         unsigned count, void *library_options, void **library_values,
+                         unsigned library_count) {
+    char *made;
+    int code = rt_started();
+    if (code == RT_SUCCESS) {
+        const void *given = image_of(image, &made);
+        code = say_why(rt_driver.cuLibraryLoadData(library, given, options, values, count,
+                                                   library_options, library_values, library_count));
+        free(made);
+    }
+    return code;
+}
+
+/* The bytes of a file and a 0 after them, for free(). */
+static char *read_file(const char *path) {
+    FILE *file = path != NULL ? fopen(path, "rb") : NULL;
+    char *bytes = NULL;
+    size_t size = 0, room = 0;
+    while (file != NULL) {
+        if (size + 1 >= room) {
+            char *more = realloc(bytes, room = 2 * room + 65536);
+            if (more == NULL) {
+                free(bytes);
+                bytes = NULL;
+                break;
+            }
+            bytes = more;
+        }
+        const size_t got = fread(bytes + size, 1, room - 1 - size, file);
+        size += got;
+        bytes[size] = '\0';
+        if (got == 0) {
+            break;
+        }
+    }
+    if (file != NULL) {
+        fclose(file);
+    }
+    return bytes;
+}
+
+RT int cuModuleLoad(void **module, const char *path) {
+    char *bytes = read_file(path);
+    const int code = bytes != NULL ? cuModuleLoadData(module, bytes) : RT_FILE_NOT_FOUND;
+    free(bytes);
+    return code;
+}
+
+RT int cuLibraryLoadFromFile(void **library, const char *path, int *options, void **values,
+                             unsigned count, void *library_options, void **library_values,
+                             unsigned library_count) {
+    char *bytes = read_file(path);
+    const int code = bytes != NULL
+                         ? cuLibraryLoadData(library, bytes, options, values, count,
+                                             library_options, library_values, library_count)
+                         : RT_FILE_NOT_FOUND;
+    free(bytes);
+    return code;
+}
+
+/* ---- links ----------------------------------------------------------------------------------- */
+
+/* The image of a link is PTX again. */
+struct link {
+    char *ptx;
+};
+
+static int link_add(struct link *link, const void *image) {
+    char *made;
+    const char *ptx = image_of(image, &made);
+    int code = ptx == NULL ? RT_INVALID_VALUE : RT_SUCCESS;
+    if (code == RT_SUCCESS) {
+        char *all = ptx_join(link->ptx, ptx);
+        code = all != NULL ? RT_SUCCESS : RT_OUT_OF_MEMORY;
+        if (all != NULL) {
+            free(link->ptx);
+            link->ptx = all;
+        }
+    }
+    free(made);
+    return code;
+}
+
+RT int cuLinkCreate_v2(unsigned count, int *options, void **values, void **state) {
+    (void)count, (void)options, (void)values;
+    const int code = rt_started();
+    if (code != RT_SUCCESS || state == NULL) {
+        return code != RT_SUCCESS ? code : RT_INVALID_VALUE;
+    }
+    *state = calloc(1, sizeof(struct link));
+    return *state != NULL ? RT_SUCCESS : RT_OUT_OF_MEMORY;
+}
+
+RT int cuLinkAddData_v2(struct link *state, int type, void *data, size_t bytes, const char *name,
+                        unsigned count, int *options, void **values) {
+    (void)name, (void)count, (void)options, (void)values;
+    enum { TYPE_PTX = 1, TYPE_FATBIN = 2 };
+    if (state == NULL || data == NULL || bytes == 0) {
+        return RT_INVALID_VALUE;
+    }
+    if (type != TYPE_PTX && type != TYPE_FATBIN) {
+        rt_say("cuLinkAddData takes PTX and fatbins here");
+        return RT_NO_IMAGE;
+    }
+    char *text = calloc(1, bytes + 1); /* PTX may come without the 0 */
+    if (text == NULL) {
+        return RT_OUT_OF_MEMORY;
+    }
+    memcpy(text, data, bytes);
+    const int code = link_add(state, text);
+    free(text);
+    return code;
+}
+
+RT int cuLinkAddFile_v2(struct link *state, int type, const char *path, unsigned count,
+                        int *options, void **values) {
+    (void)type, (void)count, (void)options, (void)values;
+    char *bytes = read_file(path);
+    const bool library = bytes != NULL && strncmp(bytes, "!<arch>", strlen("!<arch>")) == 0;
+    int code = bytes == NULL ? RT_FILE_NOT_FOUND : RT_NO_IMAGE;
+    if (library) {
+        rt_say("cuLinkAddFile takes PTX and fatbins here, no library: %s", path);
+    } else if (bytes != NULL) {
+        code = state != NULL ? link_add(state, bytes) : RT_INVALID_VALUE;
+    }
+    free(bytes);
+    return code;
+}
+
+RT int cuLinkComplete(struct link *state, void **image, size_t *bytes) {
+    if (state == NULL || image == NULL || state->ptx == NULL) {
+        return RT_INVALID_VALUE;
+    }
+    *image = state->ptx;
+    if (bytes != NULL) {
+        *bytes = strlen(state->ptx) + 1;
+    }
+    return RT_SUCCESS;
+}
+
+RT int cuLinkDestroy(struct link *state) {
+    if (state != NULL) {
+        free(state->ptx);
+    }
+    free(state);
+    return RT_SUCCESS;
+}
