@@ -3,7 +3,7 @@
  * library.c - the process of a candidate that is a shared library with libattn's C interface, or an
  * image that replaces a variant's code.
  *
- *     attest judge @library FILE ARENA_SIZE own|any [VARIANT DEVICE [DRIVER]]
+ *     attest judge @library FILE ARENA_SIZE own|any forward|backward [VARIANT DEVICE [DRIVER]]
  *
  * The library gets addresses in the arena. An image gets copies in device memory, with the bytes
  * around them. All are copied back, so stray writes are found in the arena.
@@ -35,7 +35,7 @@ struct functions {
     attn_status (*plan_create)(attn_context *, const attn_problem *, const attn_plan_options *,
                                attn_plan **, attn_error *);
     void (*plan_destroy)(attn_plan *);
-    attn_status (*forward)(const attn_plan *, const attn_tensors *, void *, size_t, void *,
+    attn_status (*compute)(const attn_plan *, const attn_tensors *, void *, size_t, void *,
                            attn_error *);
     size_t (*workspace_size)(const attn_plan *), (*workspace_alignment)(const attn_plan *);
 };
@@ -44,6 +44,7 @@ struct serving {
     unsigned char *arena;
     size_t size;
     struct functions library;
+    bool backward;
     attn_context *context;
     attn_plan *plan;
     void *workspace;
@@ -91,17 +92,17 @@ static bool open_library(struct serving *s, const char *path, bool any, attn_err
     if (!find(file, "attn_open", &f->open, why) ||
         !find(file, "attn_plan_create", &f->plan_create, why) ||
         !find(file, "attn_plan_destroy", &f->plan_destroy, why) ||
-        !find(file, "attn_forward", &f->forward, why) ||
+        !find(file, s->backward ? "attn_backward" : "attn_forward", &f->compute, why) ||
         !find(file, "attn_workspace_size", &f->workspace_size, why) ||
         !find(file, "attn_workspace_alignment", &f->workspace_alignment, why)) {
         return false;
     }
     attn_status (*const ours)(const attn_plan *, const attn_tensors *, void *, size_t, void *,
-                              attn_error *) = attn_forward;
+                              attn_error *) = s->backward ? attn_backward : attn_forward;
     void *address = NULL;
     Dl_info about;
     memcpy(&address, &ours, sizeof address);
-    if (!any && (f->forward == ours || dladdr(address, &about) == 0 ||
+    if (!any && (f->compute == ours || dladdr(address, &about) == 0 ||
                  dl_iterate_phdr(take_code, &about) == 0)) {
         return explain(why, "it is the library of this program: expected one of its own, or "
                             "--any-library");
@@ -117,7 +118,9 @@ static attn_status plan_library(struct serving *s, const attn_problem *problem, 
         f->plan_destroy(s->plan);
         s->plan = NULL;
     }
-    const attn_status status = f->plan_create(s->context, problem, NULL, &s->plan, why);
+    const attn_plan_options options = {.size = sizeof options,
+                                       .direction = s->backward ? ATTN_BACKWARD : ATTN_FORWARD};
+    const attn_status status = f->plan_create(s->context, problem, &options, &s->plan, why);
     s->workspace_size = status == ATTN_OK ? f->workspace_size(s->plan) : 0;
     if (s->workspace_size > 0) {
         const size_t alignment = f->workspace_alignment(s->plan);
@@ -149,19 +152,19 @@ static attn_status call_library(struct serving *s, const struct library_call *ca
                                 attn_error *why) {
     attn_tensors tensors = call->tensors;
     rebase(&tensors, in_arena, s);
-    return s->library.forward(s->plan, &tensors, s->workspace, s->workspace_size, NULL, why);
+    return s->library.compute(s->plan, &tensors, s->workspace, s->workspace_size, NULL, why);
 }
 
 /* ---- an image -------------------------------------------------------------------------------- */
 
 struct device_blocks {
     const struct library_call *call;
-    unsigned char *at[SAMPLE_BLOCKS];
+    unsigned char *at[MIRROR_BLOCKS];
 };
 
 static uintptr_t on_device(const void *self, uintptr_t offset) {
     const struct device_blocks *blocks = self;
-    for (int i = 0; i < SAMPLE_BLOCKS; i++) {
+    for (int i = 0; i < MIRROR_BLOCKS; i++) {
         const size_t begin = blocks->call->blocks[i].at, size = blocks->call->blocks[i].size;
         if (blocks->at[i] != NULL && offset >= begin && offset <= begin + size) {
             return (uintptr_t)blocks->at[i] + (offset - begin);
@@ -176,7 +179,7 @@ static attn_status call_image(struct serving *s, const struct library_call *call
     struct device_blocks blocks = {.call = call};
     attn_tensors tensors = call->tensors;
     bool good = true;
-    for (int i = 0; i < SAMPLE_BLOCKS && good; i++) {
+    for (int i = 0; i < MIRROR_BLOCKS && good; i++) {
         const size_t size = call->blocks[i].size;
         if (size > 0) {
             blocks.at[i] = device_alloc(device, size, why);
@@ -187,7 +190,7 @@ static attn_status call_image(struct serving *s, const struct library_call *call
     vgpu_driver_forget();
     rebase(&tensors, on_device, &blocks);
     good = good && runner_compute(&s->runner, &tensors, why) && device_wait(device, why);
-    for (int i = 0; i < SAMPLE_BLOCKS; i++) {
+    for (int i = 0; i < MIRROR_BLOCKS; i++) {
         good =
             good && (blocks.at[i] == NULL || device_read(device, s->arena + call->blocks[i].at,
                                                          blocks.at[i], call->blocks[i].size, why));
@@ -219,10 +222,10 @@ static void answer(attn_status status, const attn_error *why) {
 }
 
 int library_serve(int argc, char **argv) {
-    struct serving s = {.image = argc > 4};
+    struct serving s = {.image = argc > 5};
     struct library_call call;
     attn_error why = {""};
-    if (argc < 4) {
+    if (argc < 5) {
         return complain("judge: " LIBRARY_WORD " is for the judge itself");
     }
     s.size = strtoull(argv[2], NULL, 10);
@@ -231,10 +234,11 @@ int library_serve(int argc, char **argv) {
         return complain("judge: " LIBRARY_WORD ": no arena: %s", strerror(errno));
     }
     s.arena = map;
+    s.backward = strcmp(argv[4], JUDGE_DIRECTIONS[JUDGE_FORWARD]) != 0;
     if (s.image) {
-        s.runner = (struct runner){.device = argv[5],
-                                   .driver = argc > 6 ? argv[6] : NULL,
-                                   .variant = argv[4],
+        s.runner = (struct runner){.device = argv[6],
+                                   .driver = argc > 7 ? argv[7] : NULL,
+                                   .variant = argv[5],
                                    .image = argv[1]};
     }
     const bool open = s.image ? runner_open(&s.runner, &why)
