@@ -20,9 +20,9 @@
 #include "base/message.h"
 #include "judge/judge.h"
 
-const char *const JUDGED_NAMES[JUDGED_COUNT] = {"right",          "wrong",       "NaN leaks",
-                                                "not repeatable", "stray write", "late",
-                                                "foreign",        "refused",     "crash"};
+const char *const JUDGED_NAMES[JUDGED_COUNT] = {
+    "right",       "wrong", "imprecise", "NaN leaks", "not repeatable",
+    "stray write", "late",  "foreign",   "refused",   "crash"};
 
 static const struct timespec LATE = {.tv_nsec = 100 * 1000 * 1000}; /* until late work shows */
 static const double QUIET = 0.4;                                    /* seconds that it must be */
@@ -289,6 +289,13 @@ void judge_end(struct judge *judge) {
     cage_end();
 }
 
+/* Rounding errors of another size than the twin's; what attn_judge calls borderline in fp32. */
+static bool is_near(const struct case_result *result) {
+    const attn_statistics *s = &result->statistics;
+    return s->nans == 0 && s->max_error <= 4 * s->max_allowed &&
+           s->mean_error <= 2 * s->mean_allowed && s->lse_error <= 1;
+}
+
 static enum judged run_case(struct judge *judge, int64_t number, bool plain, bool *lost,
                             struct case_result *result) {
     struct visitor v = {.outsider = {.draw = draw, .run = run}, .judge = judge, .plain = plain};
@@ -305,7 +312,8 @@ static enum judged run_case(struct judge *judge, int64_t number, bool plain, boo
                  "the same inputs at other addresses gave other bits");
         return JUDGED_CHANGING;
     }
-    return result->pass ? JUDGED_RIGHT : v.trouble;
+    const bool imprecise = !result->pass && v.trouble == JUDGED_WRONG && is_near(result);
+    return result->pass ? JUDGED_RIGHT : imprecise ? JUDGED_IMPRECISE : v.trouble;
 }
 
 void judge_case(struct judge *judge, int64_t number, struct judgement *j) {
@@ -317,9 +325,11 @@ void judge_case(struct judge *judge, int64_t number, struct judgement *j) {
     snprintf(j->reason, sizeof j->reason, "%s", j->judged == JUDGED_RIGHT ? "" : result.reason);
     j->ratio = result.ratio;
     j->invalid = result.control_failed;
-    if (j->judged == JUDGED_WRONG && claims_have(&judge->claims, "nan") &&
-        run_case(judge, number, true, &j->lost, &again) == JUDGED_RIGHT) {
-        j->judged = JUDGED_LEAK;
+    if (j->judged == JUDGED_WRONG && claims_have(&judge->claims, "nan")) {
+        const enum judged plain = run_case(judge, number, true, &j->lost, &again);
+        if (plain == JUDGED_RIGHT || plain == JUDGED_IMPRECISE) {
+            j->judged = JUDGED_LEAK;
+        }
     }
     if (j->judged != JUDGED_CRASH && !judge->subject->any_library &&
         judge->subject->kind != SUBJECT_IMAGE && door_is_foreign(&judge->door, path, sizeof path)) {

@@ -61,8 +61,8 @@ enum { WORD_COUNT = sizeof WORDS / sizeof *WORDS };
 
 enum { KINDS_EVERY = 16, LARGE_AT = 9, DECODE_AT = 3, FUTURE_AT = 6, DIM_STEP = 8, DIM_MOST = 128 };
 
-/* The LSE is fp32: with larger scores, P of backward is not what forward had. */
-static const float MOST_SCALE_BACKWARD = 100.0F;
+/* Beyond it, equal scores must be equal to the last bit. In backward P comes from an fp32 LSE. */
+static const float MOST_SCALE = 100.0F;
 
 /* ---- words ----------------------------------------------------------------------------------- */
 
@@ -174,7 +174,8 @@ static void fit_options(const struct claims *c, bool future, attn_problem *p) {
                     : bottom ? ATTN_CAUSAL_BOTTOM_RIGHT
                              : ATTN_CAUSAL_NONE;
     }
-    if ((c->words & CLAIM_SCALE) == 0 || (c->backward && fabsf(p->scale) > MOST_SCALE_BACKWARD)) {
+    const bool any = (c->options & (uint32_t)ATTN_OPTION_ANY_SCALE) != 0 && !c->backward;
+    if ((c->words & CLAIM_SCALE) == 0 || (!any && fabsf(p->scale) > MOST_SCALE)) {
         p->scale = NAN;
     }
     if ((c->options & (uint32_t)ATTN_OPTION_OFFSETS) == 0) {

@@ -217,6 +217,7 @@ const char *door_last_words(const struct door *door, char *buffer, size_t size);
 enum judged {
     JUDGED_RIGHT,
     JUDGED_WRONG,
+    JUDGED_IMPRECISE, /* not within the pass rule, but near it */
     JUDGED_LEAK,     /* right once unused keys are numbers */
     JUDGED_CHANGING, /* other bits for the same inputs */
     JUDGED_STRAY,    /* an input or memory beside the outputs was written */
