@@ -2,10 +2,10 @@
  *
  * arena.c - the shared memory through which the judge and a candidate exchange samples.
  *
- * A sample's blocks are copied with their bands, each to pages of its own, with empty pages between
- * them. The file is sealed: a candidate cannot shrink it while the judge uses it.
+ * A sample's blocks are copied with their bands, each to pages of its own, with pages of 0xFF bytes
+ * between them. The file is sealed: a candidate cannot shrink it while the judge uses it.
  *
- * Invariant: everything outside of the blocks is zero, before a call and after it.
+ * Invariant: arena_release finds every byte near the blocks that a candidate changed.
  */
 #include <stdint.h>
 #include <string.h>
@@ -84,11 +84,22 @@ bool arena_place(const struct arena *arena, const struct sample *s, unsigned tur
     return placed->end + GAP <= arena->size;
 }
 
+/* The bytes between block i and the next one. */
+static unsigned char *gap_after(const struct arena *arena, const struct placed *placed, int i) {
+    size_t next = placed->end;
+    for (int k = 0; k < MIRROR_BLOCKS; k++) {
+        next = placed->at[k] > placed->at[i] && placed->at[k] < next ? placed->at[k] : next;
+    }
+    return arena->map + next - GAP;
+}
+
 void arena_fill(const struct arena *arena, const struct sample *s, const struct placed *placed) {
+    memset(arena->map + placed->begin - PAGE, 0xFF, PAGE);
     for (int i = 0; i < MIRROR_BLOCKS; i++) {
         const struct guarded *block = mirror_block(s, i);
         if (block != NULL) {
             memcpy(arena->map + placed->at[i], block->body, block->body_size);
+            memset(gap_after(arena, placed, i), 0xFF, GAP);
         }
     }
 }
@@ -115,20 +126,10 @@ bool arena_differs(const struct arena *arena, const struct sample *s, const stru
     return false;
 }
 
-static bool is_zero(const unsigned char *bytes, size_t count) {
-    return count == 0 || (bytes[0] == 0 && memcmp(bytes, bytes + 1, count - 1) == 0);
-}
-
 bool arena_release(const struct arena *arena, const struct placed *placed) {
-    bool clean = is_zero(arena->map + placed->begin - PAGE, PAGE);
+    bool clean = is_poison(arena->map + placed->begin - PAGE, PAGE);
     for (int i = 0; i < MIRROR_BLOCKS; i++) {
-        size_t next = placed->end; /* the block after this one, or the end */
-        for (int k = 0; k < MIRROR_BLOCKS && placed->at[i] != 0; k++) {
-            next = placed->at[k] > placed->at[i] && placed->at[k] < next ? placed->at[k] : next;
-        }
-        if (placed->at[i] != 0) {
-            clean = clean && is_zero(arena->map + next - GAP, GAP);
-        }
+        clean = clean && (placed->at[i] == 0 || is_poison(gap_after(arena, placed, i), GAP));
     }
     madvise(arena->map + placed->begin - PAGE, placed->end + GAP - placed->begin, MADV_REMOVE);
     return clean;

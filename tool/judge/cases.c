@@ -5,8 +5,8 @@
  *
  * A case is three calls. The first has the shapes and addresses of the second, but other inputs:
  * new ones, two rows of V exchanged, or a row of K or V negated. A cached result is wrong.
- * The second is compared with the reference. The third has the same inputs at other addresses, and
- * must give the same bits.
+ * The second is compared with the reference. The third has the same inputs at other addresses, is
+ * made on another thread, and must give the same bits.
  *
  * Invariant: only case_judge decides that a result is right, from the contents of the arena when
  * the answer came.
@@ -180,13 +180,14 @@ static bool is_untouched(const struct sample *s) {
 }
 
 /* A call at a place of its own, which is then looked at again and given back. */
-static enum run_result call_at(struct visitor *v, struct sample *s, unsigned turn,
+static enum run_result call_at(struct visitor *v, struct sample *s, unsigned turn, bool aside,
                                attn_error *why) {
     struct door *door = &v->judge->door;
     struct placed placed;
     if (!arena_place(&door->arena, s, turn, &placed)) {
         return trouble(v, JUDGED_REFUSED, "the problem is larger than the judge's memory", why);
     }
+    placed.aside = aside;
     enum run_result result = call(v, s, &placed, why);
     if (result == RUN_DONE && is_untouched(s)) {
         nanosleep(&LATE, NULL);
@@ -215,7 +216,7 @@ static enum run_result repeat(struct visitor *v, struct sample *s, unsigned turn
             memcpy(kept[i], outputs[i]->data, outputs[i]->size);
         }
     }
-    result = result == RUN_DONE ? call_at(v, s, turn, why) : result;
+    result = result == RUN_DONE ? call_at(v, s, turn, true, why) : result;
     for (int i = 0; i < count; i++) {
         if (kept[i] != NULL && outputs[i]->size > 0) {
             v->changed = v->changed || memcmp(kept[i], outputs[i]->data, outputs[i]->size) != 0;
@@ -254,9 +255,9 @@ static enum run_result run(struct outsider *self, struct sample *s, attn_error *
         return RUN_WRONG;
     }
     const bool ready = prepare(v, s, why) && prepare(v, &decoy, why);
-    enum run_result result = ready ? call_at(v, &decoy, turn, why) : RUN_WRONG;
+    enum run_result result = ready ? call_at(v, &decoy, turn, false, why) : RUN_WRONG;
     sample_free(&decoy);
-    result = result == RUN_DONE ? call_at(v, s, turn, why) : result;
+    result = result == RUN_DONE ? call_at(v, s, turn, false, why) : result;
     return result == RUN_DONE ? repeat(v, s, turn + 1, why) : result;
 }
 
@@ -309,7 +310,7 @@ static enum judged run_case(struct judge *judge, int64_t number, bool plain, boo
     *lost = v.lost;
     if (result->pass && v.changed) {
         snprintf(result->reason, sizeof result->reason,
-                 "the same inputs at other addresses gave other bits");
+                 "the same inputs at other addresses, on another thread, gave other bits");
         return JUDGED_CHANGING;
     }
     const bool imprecise = !result->pass && v.trouble == JUDGED_WRONG && is_near(result);

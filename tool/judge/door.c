@@ -259,6 +259,7 @@ static void *python_message(const struct sample *s, const struct placed *placed,
     struct json json = json_begin(file);
     json_open(&json, NULL, '{');
     options_json(&json, p, !isnan(s->problem.scale), t);
+    json_bool(&json, "aside", placed->aside);
     json_open(&json, "tensors", '{');
     rows_json(&json, "q", t->q, dtype, p, p->heads_q, p->seq_q, p->head_dim, &p->q);
     rows_json(&json, "k", t->k, dtype, p, p->heads_kv, p->seq_kv, p->head_dim, &p->k);
@@ -296,6 +297,7 @@ static void *library_message(const struct sample *s, const struct placed *placed
     struct library_call *call = calloc(1, sizeof *call);
     if (call != NULL) {
         call->plan = plan;
+        call->aside = placed->aside;
         call->problem = s->gradients != NULL ? s->gradients->problem : s->problem;
         call->tensors = placed->tensors;
         for (int i = 0; i < MIRROR_BLOCKS; i++) {

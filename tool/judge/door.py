@@ -10,6 +10,7 @@ attention must not be called. The judge trusts no message of this process: it ch
 Invariant: an answer is sent after the whole output is written.
 """
 
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -18,6 +19,7 @@ import os
 import socket
 import struct
 import sys
+import threading
 import traceback
 
 DONE, REFUSED, FAILED, FOREIGN = range(4)
@@ -97,6 +99,14 @@ class Torch:
         self.kept = forbid_attention(torch) if own else None
         torch.set_grad_enabled(False)
 
+    @contextlib.contextmanager
+    def aside(self):
+        """Of a thread that has just begun, which has the default stream and gradients."""
+        cuda = self.torch.cuda
+        stream = cuda.stream(cuda.Stream()) if cuda.is_initialized() else contextlib.nullcontext()
+        with self.torch.no_grad(), stream:
+            yield
+
     def view(self, where):
         dtype = getattr(self.torch, ELEMENTS.get(where["dtype"], where["dtype"]))
         reach = 1 + sum((n - 1) * s for n, s in zip(where["shape"], where["strides"]))
@@ -119,6 +129,9 @@ class NumPy:
         dtype = self.numpy.dtype(ELEMENTS.get(where["dtype"], where["dtype"]))
         strides = [s * dtype.itemsize for s in where["strides"]]
         return self.numpy.ndarray(where["shape"], dtype, self.arena, where["at"], strides)
+
+    def aside(self):
+        return contextlib.nullcontext()
 
     def put(self, to, value):
         to[...] = value
@@ -154,6 +167,24 @@ class Function:
         return torch.autograd.grad(o, leaves, d_o)
 
     def __call__(self, call):
+        if not call["aside"]:
+            return self.compute_call(call)
+        raised = []
+
+        def work():
+            try:
+                with self.arrays.aside():
+                    self.compute_call(call)
+            except BaseException as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        if raised:
+            raise raised[0]
+
+    def compute_call(self, call):
         views = {}
         for name, where in call["tensors"].items():
             try:

@@ -110,6 +110,7 @@ struct placed {
     size_t at[MIRROR_BLOCKS];
     size_t begin, end;
     attn_tensors tensors;
+    bool aside; /* the call is to be made on another thread, and on another stream of a GPU */
 };
 
 /* `turn` moves everything: another one gives other addresses. False: the arena is too small. */
@@ -146,8 +147,8 @@ enum door_status {
 
 /* To a library: what it is to plan or to compute. */
 struct library_call {
-    bool plan;
-    bool reserved[7];
+    bool plan, aside;
+    bool reserved[6];
     attn_problem problem;
     attn_tensors tensors;
     struct {
@@ -218,11 +219,11 @@ enum judged {
     JUDGED_RIGHT,
     JUDGED_WRONG,
     JUDGED_IMPRECISE, /* not within the pass rule, but near it */
-    JUDGED_LEAK,     /* right once unused keys are numbers */
-    JUDGED_CHANGING, /* other bits for the same inputs */
-    JUDGED_STRAY,    /* an input or memory beside the outputs was written */
-    JUDGED_LATE,     /* the output was written, or work was done, after the call */
-    JUDGED_FOREIGN,  /* another implementation computed it */
+    JUDGED_LEAK,      /* right once unused keys are numbers */
+    JUDGED_CHANGING,  /* other bits for the same inputs */
+    JUDGED_STRAY,     /* an input or memory beside the outputs was written */
+    JUDGED_LATE,      /* the output was written, or work was done, after the call */
+    JUDGED_FOREIGN,   /* another implementation computed it */
     JUDGED_REFUSED,
     JUDGED_CRASH, /* an exception, a signal, a limit */
     JUDGED_COUNT
