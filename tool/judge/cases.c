@@ -270,6 +270,14 @@ static void draw(const struct outsider *self, struct parity_case *made, uint64_t
 /* ---- the case -------------------------------------------------------------------------------- */
 
 bool judge_open(struct judge *judge, attn_error *why) {
+    /* First the oracle: a candidate can write the file that it loads. */
+    if (judge->subject->kind == SUBJECT_MODEL && !judge->oracle_opened) {
+        judge->oracle_opened = true;
+        if (!door_open(&judge->oracle, judge->subject, &judge->limits, "oracle", why)) {
+            const attn_error cause = *why;
+            return explain(why, "the oracle: %.350s", cause.text);
+        }
+    }
     judge->opened = true;
     return door_open(&judge->door, judge->subject, &judge->limits, "candidate", why);
 }

@@ -230,8 +230,8 @@ class Model:
     def __init__(self, path, role, arena, own, reference):
         self.own = own and role == "candidate"
         self.arrays = Torch(arena, self.own)
+        self.code = code_of(reference) if self.own else []  # before the candidate can rewrite it
         self.role, self.module, self.models = role, load_file(path, role), {}
-        self.code = code_of(reference) if self.own else []
         if self.own and hasattr(self.module, "Model"):
             del self.module.Model  # for ModelNew to call
 
