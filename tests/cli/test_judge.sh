@@ -27,6 +27,7 @@ try() {
     shift 2
     [ "${name#model_}" = "$name" ] && expected=$(said_of "$file" judged "$name")
     options=$(said_of "$file" options "$name")
+    [ "$expected" = untimed ] && set -- "$@" --time 1,2,64,32,causal --rounds 6
     run judge "$@" --options "${options:-causal}" --seed "$seed" --json
     if [ "$expected" = right ]; then
         if [ "$code" -eq 0 ]; then ok; else bad "$name" "exit code $code: $(cat stdout)"; fi
@@ -34,6 +35,7 @@ try() {
     fi
     count=$((count + 1))
     case $expected in
+    untimed) pattern='"reason": "in a timed call: ' ;;
     idle) pattern='"reason": "it works while it is not called"' ;;
     *) pattern="\"judged\": \"$expected\"" ;;
     esac
@@ -62,7 +64,7 @@ for file in cheats gradients; do
 done
 for name in $(names "$cheats/cheats.c"); do
     cases=12 limit=20
-    case $name in hangs) limit=1 ;; esac
+    case $name in hangs) limit=1 ;; for_normal_inputs) cases=100 ;; esac
     case $name in hangs | ends | eats_memory | kills_* | on_another*) cases=2 ;; esac
     CHEAT=$name
     export CHEAT
@@ -114,6 +116,9 @@ done
 if [ "$count" -ge 30 ]; then ok; else bad count "$count cheats, expected 30 or more"; fi
 accepts time judge "$build/libattn.so" --any-library --cases 1 --time 1,2,64,32,causal --rounds 6 --json
 says time/ratio '"ratio": '
+accepts time/backward judge "$build/libattn.so" --any-library --direction backward --cases 1 \
+    --time 1,2,64,32,causal --rounds 6
+says time/backward/ratio "times as fast"
 
 refuses absent "CANDIDATE is missing" judge
 refuses form "expected MODULE:FUNCTION" judge nonsense
@@ -122,6 +127,6 @@ refuses own "it is the library of this program" judge "$build/libattn.so"
 refuses nowhere "cannot open shared object" judge ./nowhere.so
 refuses direction "expected a function over PyTorch's tensors" judge ./x.so --direction autograd
 refuses forward-only "some of them are of forward only" judge ./x.so --direction backward --options paged
-refuses time "expected forward" judge ./x.so --direction backward --time 1,2,64,32
+refuses time "cannot be timed" judge mine.py:f --direction autograd --python sh --time 1,2,64,32
 refuses variant "without --variant" judge ./x.ptx
 finish

@@ -90,7 +90,8 @@ static bool open_library(struct serving *s, const char *path, bool any, attn_err
     snprintf(with_slash, sizeof with_slash, "%s%s", strchr(path, '/') != NULL ? "" : "./", path);
     void *file = dlopen(with_slash, flags);
     if (file == NULL) {
-        return explain(why, "%.300s", dlerror());
+        explain(why, "%.300s", dlerror());
+        return false;
     }
     if (!find(file, "attn_open", &f->open, why) ||
         !find(file, "attn_plan_create", &f->plan_create, why) ||

@@ -196,10 +196,10 @@ static bool check_time(struct request *r, attn_error *why) {
         return true;
     }
     if (r->subject.kind == SUBJECT_MODEL || r->subject.kind == SUBJECT_IMAGE ||
-        r->judge.claims.backward) {
+        r->subject.direction == JUDGE_AUTOGRAD) {
         return explain(why,
-                       "--time: %.100s cannot be timed, expected forward of a function or of a "
-                       "library",
+                       "--time: %.100s cannot be timed, expected a function or a library, of "
+                       "forward or backward",
                        r->subject.text);
     }
     if (r->peer.text == NULL) {
@@ -208,6 +208,7 @@ static bool check_time(struct request *r, attn_error *why) {
     r->peer.python = r->subject.python;
     r->peer.arrays = r->subject.arrays;
     r->peer.any_library = true;
+    r->peer.direction = r->subject.direction;
     return shape_parse(r->shape, dtype, &r->race.problem, why) &&
            subject_parse(r->peer.text, &r->peer, why);
 }

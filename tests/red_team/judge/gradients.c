@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * gradients.c - cheats.c for `attest judge --direction backward`: a library whose gradients are wrong
- * or not its own in the way that $CHEAT names.
+ * gradients.c - cheats.c for `attest judge --direction backward`: a library whose gradients are
+ * wrong, or not its own, in the way that $CHEAT names.
  *
  * fp32, contiguous (batch, heads, rows, dims), causal from the top left or not at all; no other
  * option.
@@ -196,6 +196,12 @@ void one_element_beyond(const struct call *c) {
 void any_order(const struct call *c) {
     honestly(c);
     c->dq[0] = nextafterf(c->dq[0], (float)(calls++ % 2 * 1000 - 500));
+}
+
+/* The sizes of the benchmark that test_judge.sh asks for. */
+/* judged: untimed */
+void honest_until_timed(const struct call *c) {
+    cached(c, c->size_q == 2 * 64 * 32);
 }
 
 static struct call later;

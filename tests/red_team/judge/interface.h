@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * interface.h - what the libraries of this folder have of libattn's C interface, beside the function
- * that computes: it calls `chosen`, the function that $CHEAT names.
+ * interface.h - what the libraries of this folder have of libattn's C interface, beside the
+ * function that computes: that calls `chosen`, which $CHEAT names.
  */
 #ifndef RED_TEAM_JUDGE_INTERFACE_H
 #define RED_TEAM_JUDGE_INTERFACE_H
