@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m attn.peers --judge: tests the peers and libattn with the cases of `attest judge`, forward
-and backward.
+"""python -m attn.peers --judge: tests the peers and libattn with the cases of `attest judge`,
+forward and backward.
 
-Each peer is a function below, which the judge calls in a process of its own. Its backward is that of
-torch.autograd. On a machine with an NVIDIA GPU the peers compute there, on tensors that are copied
-to it and back.
+Each peer is a function below, which the judge calls in a process of its own. Its backward is that
+of torch.autograd. On a machine with an NVIDIA GPU they compute there, on tensors that are copied to
+it and back.
 
 Invariant: every row of a table has the same cases, and all its figures come from the judge.
 """
@@ -23,8 +23,8 @@ from typing import Any, Dict, List, Optional
 OPTIONS = "causal,gqa,cross,scale,mask,nan"
 DTYPES = "fp32,fp16,bf16"
 PEERS = ("math", "flash", "efficient", "cudnn", "flex")
-COLUMNS = ("right", "wrong", "imprecise", "NaN leaks", "not repeatable", "stray write", "late", "crash",
-           "refused")
+COLUMNS = ("right", "wrong", "imprecise", "NaN leaks", "not repeatable", "stray write", "late",
+           "crash", "refused")
 SECONDS = 120  # of a call: the first compiles
 
 
@@ -108,9 +108,9 @@ def find_attest(library: Path) -> Optional[str]:
 
 
 def judge(attest: str, candidate: str, direction: str, cases: int, seed: int) -> Dict[str, Any]:
-    words = [attest, "judge", candidate, "--direction", direction, "--any-library", "--options", OPTIONS,
-             "--dtype", DTYPES, "--python", sys.executable, "--limit", str(SECONDS), "--cases", str(cases),
-             "--seed", str(seed), "--json"]
+    words = [attest, "judge", candidate, "--direction", direction, "--any-library", "--options",
+             OPTIONS, "--dtype", DTYPES, "--python", sys.executable, "--limit", str(SECONDS),
+             "--cases", str(cases), "--seed", str(seed), "--json"]
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if not done.stdout:
         return {"reason": done.stderr.strip(), "counts": {}, "cases": 0, "failures": []}
@@ -146,7 +146,8 @@ def run_judge(library: Path, cases: int, seed: int, peers: Optional[List[str]],
         return 3
     here = Path(__file__).resolve()
     os.environ["ATTN_LIBRARY"] = str(library)
-    jobs = {("forward", "C"): (str(library), "forward"), ("backward", "C"): (str(library), "backward")}
+    jobs = {("forward", "C"): (str(library), "forward"),
+            ("backward", "C"): (str(library), "backward")}
     for name in ["libattn", *(peers or PEERS)]:
         jobs["forward", name] = (f"{here}:{name}", "forward")
         jobs["backward", name] = (f"{here}:{name}", "autograd")
