@@ -9,7 +9,7 @@ set -u
 source=$(cd "$1" && pwd)
 build=$(cd "$2" && pwd)
 . "$(dirname "$0")/cli.sh"
-cheats=$source/tests/red_team/judge
+cheats=$work/cheats
 python=${ATTN_TEST_PYTHON:-python3}
 seed=20
 count=0
@@ -27,6 +27,7 @@ try() {
     shift 2
     [ "${name#model_}" = "$name" ] && expected=$(said_of "$file" judged "$name")
     options=$(said_of "$file" options "$name")
+    [ "$expected" = untimed ] && set -- "$@" --time 1,2,64,32,causal --rounds 6
     run judge "$@" --options "${options:-causal}" --seed "$seed" --json
     if [ "$expected" = right ]; then
         if [ "$code" -eq 0 ]; then ok; else bad "$name" "exit code $code: $(cat stdout)"; fi
@@ -34,6 +35,7 @@ try() {
     fi
     count=$((count + 1))
     case $expected in
+    untimed) pattern='"reason": "in a timed call: ' ;;
     idle) pattern='"reason": "it works while it is not called"' ;;
     *) pattern="\"judged\": \"$expected\"" ;;
     esac
@@ -51,32 +53,43 @@ names() {
 
 # ---- libraries -------------------------------------------------------------------------------------
 
+cp -r "$source/tests/red_team/judge" "$work/cheats" # which are free to write there
 cp "$build/libattn.so" ./other.so
 CHEAT_LIBRARY=$work/other.so
 export CHEAT_LIBRARY
 cc=$(sed -n 's/^CMAKE_C_COMPILER:[A-Z]*=//p' "$build/CMakeCache.txt")
-"$cc" -O2 -w -shared -fPIC -I"$source/include" "$cheats/cheats.c" -o cheats.so -lm -lpthread -ldl
-holds compiled test -f cheats.so
+for file in cheats gradients; do
+    "$cc" -O2 -w -shared -fPIC -I"$source/include" "$cheats/$file.c" -o $file.so -lm -lpthread -ldl
+    holds "compiled $file" test -f $file.so
+done
 for name in $(names "$cheats/cheats.c"); do
     cases=12 limit=20
-    case $name in hangs) limit=1 ;; esac
+    case $name in hangs) limit=1 ;; for_normal_inputs) cases=100 ;; esac
     case $name in hangs | ends | eats_memory | kills_* | on_another*) cases=2 ;; esac
     CHEAT=$name
     export CHEAT
     try "$name" "$cheats/cheats.c" ./cheats.so --cases "$cases" --limit "$limit" --memory 512
 done
 
+for name in $(names "$cheats/gradients.c"); do
+    CHEAT=$name
+    export CHEAT
+    try "$name" "$cheats/gradients.c" ./gradients.so --direction backward --cases 8 --limit 20
+done
+
 # ---- Python ----------------------------------------------------------------------------------------
 
-# functions FILE ARRAYS CASES
+# functions FILE ARRAYS CASES [DIRECTION]
 functions() {
     for name in $(names "$cheats/$1"); do
-        try "$name" "$cheats/$1" "$cheats/$1:$name" --arrays "$2" --python "$python" --cases "$3" --limit 60
+        try "$name" "$cheats/$1" "$cheats/$1:$name" --arrays "$2" --python "$python" --cases "$3" --limit 60 \
+            --direction "${4:-forward}"
     done
 }
 
 if "$python" -c 'import numpy' 2>/dev/null; then
     functions cheats_numpy.py numpy 10
+    functions gradients_numpy.py numpy 10 backward
     run judge "$cheats/cheats_numpy.py:honest" --arrays dlpack --python "$python" --cases 2
     holds dlpack/array test "$code" -eq 1
 else
@@ -84,25 +97,41 @@ else
 fi
 if "$python" -c 'import torch' 2>/dev/null; then
     functions cheats_torch.py torch 8
+    functions autograd_torch.py torch 8 autograd
     for file in "$cheats"/model_*.py; do
         name=$(basename "$file" .py)
+        cp "$source/tests/red_team/judge/model.py" "$cheats" # one of them rewrites it
         expected=$(sed -n 's/^"""judged: \(.*\)"""$/\1/p' "$file")
         try "$name" "$file" "$file" --reference "$cheats/model.py" --python "$python" --cases 2
     done
+    # exit 1: libattn is not right in every case
+    PYTHONPATH=$source/python ATTEST=$attest "$python" -m attn.peers --judge 6 --peers math \
+        --lib "$build/libattn.so" >table 2>&1
+    holds peers/exit test "$?" -eq 0
+    holds peers/rows test "$(grep -cE '^\| (C|libattn|math) \| 6 \|' table)" -eq 6
 else
     skipped torch "no PyTorch for $python"
 fi
 
-accepts libattn judge "$build/libattn.so" --any-library --options all --dtype fp32,fp16,bf16 --cases 30
-says libattn/pass PASS
+for direction in forward backward; do
+    accepts libattn/$direction judge "$build/libattn.so" --any-library --options all --dtype fp32,fp16,bf16 \
+        --direction $direction --cases 30
+    says libattn/pass PASS
+done
 if [ "$count" -ge 30 ]; then ok; else bad count "$count cheats, expected 30 or more"; fi
 accepts time judge "$build/libattn.so" --any-library --cases 1 --time 1,2,64,32,causal --rounds 6 --json
 says time/ratio '"ratio": '
+accepts time/backward judge "$build/libattn.so" --any-library --direction backward --cases 1 \
+    --time 1,2,64,32,causal --rounds 6
+says time/backward/ratio "times as fast"
 
 refuses absent "CANDIDATE is missing" judge
 refuses form "expected MODULE:FUNCTION" judge nonsense
 refuses word "'nonsense' is none of" judge ./x.so --options nonsense
 refuses own "it is the library of this program" judge "$build/libattn.so"
 refuses nowhere "cannot open shared object" judge ./nowhere.so
+refuses direction "expected a function over PyTorch's tensors" judge ./x.so --direction autograd
+refuses forward-only "some of them are of forward only" judge ./x.so --direction backward --options paged
+refuses time "cannot be timed" judge mine.py:f --direction autograd --python sh --time 1,2,64,32
 refuses variant "without --variant" judge ./x.ptx
 finish

@@ -2,10 +2,10 @@
  *
  * arena.c - the shared memory through which the judge and a candidate exchange samples.
  *
- * A sample's blocks are copied with their bands, each to pages of its own, with empty pages between
- * them. The file is sealed: a candidate cannot shrink it while the judge uses it.
+ * A sample's blocks are copied with their bands, each to pages of its own, with pages of 0xFF bytes
+ * between them. The file is sealed: a candidate cannot shrink it while the judge uses it.
  *
- * Invariant: everything outside of the blocks is zero, before a call and after it.
+ * Invariant: arena_release finds every byte near the blocks that a candidate changed.
  */
 #include <stdint.h>
 #include <string.h>
@@ -53,9 +53,10 @@ void arena_close(struct arena *arena) {
 /* Offset of the byte at `host`; 0: NULL, or in no block. */
 static size_t offset_of(const struct sample *s, const struct placed *placed, const void *host) {
     const uintptr_t at = (uintptr_t)host;
-    for (int i = 0; i < SAMPLE_BLOCKS; i++) {
-        const uintptr_t body = (uintptr_t)s->blocks[i].body;
-        if (body != 0 && at >= body && at <= body + s->blocks[i].body_size) {
+    for (int i = 0; i < MIRROR_BLOCKS; i++) {
+        const struct guarded *block = mirror_block(s, i);
+        const uintptr_t body = block != NULL ? (uintptr_t)block->body : 0;
+        if (body != 0 && at >= body && at <= body + block->body_size) {
             return placed->at[i] + (at - body);
         }
     }
@@ -65,11 +66,13 @@ static size_t offset_of(const struct sample *s, const struct placed *placed, con
 bool arena_place(const struct arena *arena, const struct sample *s, unsigned turn,
                  struct placed *placed) {
     size_t at = GAP + (size_t)(turn % TURNS) * 3 * PAGE;
-    *placed = (struct placed){.begin = at, .tensors = s->tensors};
-    for (int i = 0; i < SAMPLE_BLOCKS; i++) {
-        if (s->blocks[i].body != NULL) {
+    *placed = (struct placed){.begin = at,
+                              .tensors = s->gradients != NULL ? s->gradients->tensors : s->tensors};
+    for (int i = 0; i < MIRROR_BLOCKS; i++) {
+        const struct guarded *block = mirror_block(s, i);
+        if (block != NULL) {
             placed->at[i] = at;
-            at += (s->blocks[i].body_size + PAGE - 1) / PAGE * PAGE + GAP;
+            at += (block->body_size + PAGE - 1) / PAGE * PAGE + GAP;
         }
     }
     placed->end = at;
@@ -81,50 +84,52 @@ bool arena_place(const struct arena *arena, const struct sample *s, unsigned tur
     return placed->end + GAP <= arena->size;
 }
 
+/* The bytes between block i and the next one. */
+static unsigned char *gap_after(const struct arena *arena, const struct placed *placed, int i) {
+    size_t next = placed->end;
+    for (int k = 0; k < MIRROR_BLOCKS; k++) {
+        next = placed->at[k] > placed->at[i] && placed->at[k] < next ? placed->at[k] : next;
+    }
+    return arena->map + next - GAP;
+}
+
 void arena_fill(const struct arena *arena, const struct sample *s, const struct placed *placed) {
-    for (int i = 0; i < SAMPLE_BLOCKS; i++) {
-        if (s->blocks[i].body != NULL) {
-            memcpy(arena->map + placed->at[i], s->blocks[i].body, s->blocks[i].body_size);
+    memset(arena->map + placed->begin - PAGE, 0xFF, PAGE);
+    for (int i = 0; i < MIRROR_BLOCKS; i++) {
+        const struct guarded *block = mirror_block(s, i);
+        if (block != NULL) {
+            memcpy(arena->map + placed->at[i], block->body, block->body_size);
+            memset(gap_after(arena, placed, i), 0xFF, GAP);
         }
     }
 }
 
 /* Outputs first: what is written after the answer is late. */
 void arena_fetch(const struct arena *arena, struct sample *s, const struct placed *placed) {
-    for (int n = 0; n < SAMPLE_BLOCKS; n++) {
-        const int i = (n + BLOCK_O) % SAMPLE_BLOCKS;
-        if (s->blocks[i].body != NULL) {
-            memcpy(s->blocks[i].body, arena->map + placed->at[i], s->blocks[i].body_size);
+    for (int n = 0; n < 2 * MIRROR_BLOCKS; n++) {
+        const int i = n % MIRROR_BLOCKS;
+        const struct guarded *block = mirror_block(s, i);
+        if (block != NULL && mirror_is_output(s, i) == (n < MIRROR_BLOCKS)) {
+            memcpy(block->body, arena->map + placed->at[i], block->body_size);
         }
     }
 }
 
 bool arena_differs(const struct arena *arena, const struct sample *s, const struct placed *placed) {
-    const int outputs[] = {BLOCK_O, BLOCK_LSE};
-    for (int i = 0; i < 2; i++) {
-        const struct guarded *block = &s->blocks[outputs[i]];
-        if (block->body != NULL &&
-            memcmp(block->body, arena->map + placed->at[outputs[i]], block->body_size) != 0) {
+    for (int i = 0; i < MIRROR_BLOCKS; i++) {
+        const struct guarded *block = mirror_is_output(s, i) ? mirror_block(s, i) : NULL;
+        if (block != NULL &&
+            memcmp(block->body, arena->map + placed->at[i], block->body_size) != 0) {
             return true;
         }
     }
     return false;
 }
 
-static bool is_zero(const unsigned char *bytes, size_t count) {
-    return count == 0 || (bytes[0] == 0 && memcmp(bytes, bytes + 1, count - 1) == 0);
-}
-
 bool arena_release(const struct arena *arena, const struct placed *placed) {
-    bool clean = is_zero(arena->map + placed->begin - PAGE, PAGE);
-    for (int i = 0; i < SAMPLE_BLOCKS; i++) {
-        size_t next = placed->end; /* the block after this one, or the end */
-        for (int k = 0; k < SAMPLE_BLOCKS && placed->at[i] != 0; k++) {
-            next = placed->at[k] > placed->at[i] && placed->at[k] < next ? placed->at[k] : next;
-        }
-        if (placed->at[i] != 0) {
-            clean = clean && is_zero(arena->map + next - GAP, GAP);
-        }
+    bool clean = is_poison(arena->map + placed->begin - PAGE, PAGE);
+    for (int i = 0; i < MIRROR_BLOCKS; i++) {
+        clean = clean && (placed->at[i] == 0 || is_poison(gap_after(arena, placed, i), GAP));
     }
     madvise(arena->map + placed->begin - PAGE, placed->end + GAP - placed->begin, MADV_REMOVE);
     return clean;

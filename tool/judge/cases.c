@@ -5,8 +5,8 @@
  *
  * A case is three calls. The first has the shapes and addresses of the second, but other inputs:
  * new ones, two rows of V exchanged, or a row of K or V negated. A cached result is wrong.
- * The second is compared with the reference. The third has the same inputs at other addresses, and
- * must give the same bits.
+ * The second is compared with the reference. The third has the same inputs at other addresses, is
+ * made on another thread, and must give the same bits.
  *
  * Invariant: only case_judge decides that a result is right, from the contents of the arena when
  * the answer came.
@@ -20,9 +20,9 @@
 #include "base/message.h"
 #include "judge/judge.h"
 
-const char *const JUDGED_NAMES[JUDGED_COUNT] = {"right",          "wrong",       "NaN leaks",
-                                                "not repeatable", "stray write", "late",
-                                                "foreign",        "refused",     "crash"};
+const char *const JUDGED_NAMES[JUDGED_COUNT] = {
+    "right",       "wrong", "imprecise", "NaN leaks", "not repeatable",
+    "stray write", "late",  "foreign",   "refused",   "crash"};
 
 static const struct timespec LATE = {.tv_nsec = 100 * 1000 * 1000}; /* until late work shows */
 static const double QUIET = 0.4;                                    /* seconds that it must be */
@@ -42,10 +42,11 @@ struct visitor {
 void use_numbers(struct sample *s, uint64_t seed) {
     const attn_problem *p = &s->full;
     const attn_dtype dtypes[] = {p->dtype, (attn_dtype)p->dtype_kv, (attn_dtype)p->dtype_kv,
-                                 p->bias_dtype};
-    struct guarded *const blocks[] = {&s->qkv[0], &s->qkv[1], &s->qkv[2], &s->bias};
+                                 p->bias_dtype, p->dtype};
+    struct guarded *const blocks[] = {&s->qkv[0], &s->qkv[1], &s->qkv[2], &s->bias,
+                                      s->gradients != NULL ? &s->gradients->d_o : NULL};
     uint64_t state = seed, *rng = &state;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5 && blocks[i] != NULL; i++) {
         const size_t size = attn_dtype_size(dtypes[i]);
         for (size_t at = 0; blocks[i]->data != NULL && at + size <= blocks[i]->size; at += size) {
             float value = 0;
@@ -59,13 +60,22 @@ void use_numbers(struct sample *s, uint64_t seed) {
     sample_touch(s);
 }
 
-/* One row of K or V: where it is. */
-static unsigned char *row_at(const struct sample *s, bool values, int64_t row, size_t *bytes) {
-    const attn_problem *p = &s->full;
-    const size_t element = attn_dtype_size((attn_dtype)p->dtype_kv);
-    unsigned char *base = (unsigned char *)(uintptr_t)(values ? s->tensors.v : s->tensors.k);
-    *bytes = element * (size_t)(values ? p->head_dim_v : p->head_dim);
-    return base + element * (size_t)(values ? sample_at_v : sample_at_k)(s, 0, 0, row);
+enum changed { CHANGED_K, CHANGED_V, CHANGED_D_O };
+
+/* One row of the first head: where it is. */
+static unsigned char *row_at(const struct sample *s, enum changed which, int64_t row,
+                             size_t *bytes) {
+    attn_problem p = {.size = sizeof p};
+    const void *base = which == CHANGED_K ? s->tensors.k : s->tensors.v;
+    int64_t at = which == CHANGED_K ? sample_at_k(s, 0, 0, row) : sample_at_v(s, 0, 0, row);
+    if (which == CHANGED_D_O) {
+        attn_problem_resolve(&s->gradients->problem, &p, NULL); /* as it did when it was made */
+        base = s->gradients->d_o.data;
+        at = row * p.d_o.row;
+    }
+    const size_t element = attn_dtype_size((attn_dtype)s->full.dtype_kv);
+    *bytes = element * (size_t)(which == CHANGED_K ? s->full.head_dim : s->full.head_dim_v);
+    return (unsigned char *)(uintptr_t)base + element * (size_t)at;
 }
 
 static void negate(unsigned char *row, size_t bytes, size_t element) {
@@ -74,18 +84,24 @@ static void negate(unsigned char *row, size_t bytes, size_t element) {
     }
 }
 
-/* Makes a few numbers others, so that a sum of the inputs, or of most of them, stays as it is. */
+/* Changes a few numbers, so that a sum of the inputs, or of most of them, stays as it is. */
 static void change_little(struct sample *s, uint64_t seed) {
     uint64_t state = seed ^ 0x11771E, *rng = &state;
     size_t bytes = 0;
-    if (s->full.batch == 0 || sample_rows_kv(s, 0) < 2) {
+    if (s->full.batch == 0) {
         return;
     }
-    const int64_t keys = sample_rows_kv(s, 0), first = rng_range(rng, 0, keys - 2);
-    const bool values = rng_chance(rng, 70);
-    unsigned char *row = row_at(s, values, first, &bytes);
-    if (values && rng_chance(rng, 50)) {
-        unsigned char *other = row_at(s, true, rng_range(rng, first + 1, keys - 1), &bytes);
+    const enum changed which = s->gradients != NULL && rng_chance(rng, 50) ? CHANGED_D_O
+                               : rng_chance(rng, 70)                       ? CHANGED_V
+                                                                           : CHANGED_K;
+    const int64_t rows = which == CHANGED_D_O ? sample_rows_q(s, 0) : sample_rows_kv(s, 0);
+    if (rows < 2) {
+        return;
+    }
+    const int64_t first = rng_range(rng, 0, rows - 2);
+    unsigned char *row = row_at(s, which, first, &bytes);
+    if (which != CHANGED_K && rng_chance(rng, 50)) {
+        unsigned char *other = row_at(s, which, rng_range(rng, first + 1, rows - 1), &bytes);
         for (size_t i = 0; i < bytes && other != row; i++) {
             const unsigned char kept = row[i];
             row[i] = other[i];
@@ -103,6 +119,10 @@ static bool make_decoy(const struct sample *s, struct sample *decoy) {
     const bool new_inputs = recipe.seed % 3 == 0;
     recipe.seed ^= new_inputs ? 0xDEC0 : 0;
     if (!sample_make(decoy, &recipe)) {
+        return false;
+    }
+    if (s->gradients != NULL && !sample_add_gradients(decoy, 0)) {
+        sample_free(decoy);
         return false;
     }
     /* Lengths that the seed draws make other totals: then it is no call of the same shape. */
@@ -139,22 +159,37 @@ static enum run_result call(struct visitor *v, struct sample *s, struct placed *
         return trouble(v, JUDGED_CRASH, text, why);
     }
     const char *damage = sample_damage(s);
+    if (damage == NULL && s->gradients != NULL) {
+        damage = gradients_damage(s->gradients, s);
+    }
     return damage != NULL ? trouble(v, JUDGED_STRAY, damage, why) : RUN_DONE;
 }
 
+/* Whether an output begins as it did before the call. */
+static bool is_untouched(const struct sample *s) {
+    const struct guarded *outputs[RUN_OUTPUTS];
+    const int count = run_outputs(s, outputs);
+    for (int i = 0; i < count; i++) {
+        const bool wanted = outputs[i] != &s->lse || s->recipe.lse;
+        if (wanted && outputs[i]->size > 0 &&
+            is_poison(outputs[i]->data, outputs[i]->size < 64 ? outputs[i]->size : 64)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* A call at a place of its own, which is then looked at again and given back. */
-static enum run_result call_at(struct visitor *v, struct sample *s, unsigned turn,
+static enum run_result call_at(struct visitor *v, struct sample *s, unsigned turn, bool aside,
                                attn_error *why) {
     struct door *door = &v->judge->door;
     struct placed placed;
     if (!arena_place(&door->arena, s, turn, &placed)) {
         return trouble(v, JUDGED_REFUSED, "the problem is larger than the judge's memory", why);
     }
+    placed.aside = aside;
     enum run_result result = call(v, s, &placed, why);
-    const size_t lse = s->recipe.lse ? s->lse.size : 0;
-    const bool untouched = is_poison(s->o.data, s->o.size < 64 ? s->o.size : 64) ||
-                           (lse > 0 && is_poison(s->lse.data, lse < 64 ? lse : 64));
-    if (result == RUN_DONE && s->o.size > 0 && untouched) {
+    if (result == RUN_DONE && is_untouched(s)) {
         nanosleep(&LATE, NULL);
     }
     if (result == RUN_DONE && arena_differs(&door->arena, s, &placed)) {
@@ -164,6 +199,49 @@ static enum run_result call_at(struct visitor *v, struct sample *s, unsigned tur
         result = trouble(v, JUDGED_STRAY, "bytes far beside the tensors were written", why);
     }
     return result;
+}
+
+/* The third call. */
+static enum run_result repeat(struct visitor *v, struct sample *s, unsigned turn, attn_error *why) {
+    const struct guarded *outputs[RUN_OUTPUTS];
+    const int count = run_outputs(s, outputs);
+    unsigned char *kept[RUN_OUTPUTS] = {NULL};
+    enum run_result result = RUN_DONE;
+    for (int i = 0; i < count; i++) {
+        kept[i] = malloc(outputs[i]->size + 1);
+        if (kept[i] == NULL) {
+            explain(why, "out of memory for a copy of an output");
+            result = RUN_WRONG;
+        } else if (outputs[i]->size > 0) {
+            memcpy(kept[i], outputs[i]->data, outputs[i]->size);
+        }
+    }
+    result = result == RUN_DONE ? call_at(v, s, turn, true, why) : result;
+    for (int i = 0; i < count; i++) {
+        if (kept[i] != NULL && outputs[i]->size > 0) {
+            v->changed = v->changed || memcmp(kept[i], outputs[i]->data, outputs[i]->size) != 0;
+            memcpy(outputs[i]->data, kept[i], outputs[i]->size); /* of the call that counts */
+        }
+        free(kept[i]);
+    }
+    return result;
+}
+
+/* Numbers in the place of NaN, only the gradients that it claims, and what forward left. */
+static bool prepare(const struct visitor *v, struct sample *s, attn_error *why) {
+    const struct claims *claims = &v->judge->claims;
+    if (v->plain || !claims_have(claims, "nan")) {
+        use_numbers(s, s->recipe.seed);
+    }
+    if (s->gradients == NULL) {
+        return true;
+    }
+    for (int i = ATTN_GRADIENT_BIAS; i < GRADIENTS && !claims_have(claims, "option-gradients");
+         i++) {
+        guarded_free(&s->gradients->outputs[i]);
+        *gradient_pointer(&s->gradients->tensors, (attn_gradient)i) = NULL;
+    }
+    return v->judge->subject->direction == JUDGE_AUTOGRAD || run_forward(s, why);
 }
 
 static enum run_result run(struct outsider *self, struct sample *s, attn_error *why) {
@@ -176,27 +254,11 @@ static enum run_result run(struct outsider *self, struct sample *s, attn_error *
         explain(why, "out of memory for a sample");
         return RUN_WRONG;
     }
-    const bool plain = v->plain || !claims_have(&v->judge->claims, "nan");
-    if (plain) {
-        use_numbers(s, s->recipe.seed);
-        use_numbers(&decoy, s->recipe.seed);
-    }
-    enum run_result result = call_at(v, &decoy, turn, why);
+    const bool ready = prepare(v, s, why) && prepare(v, &decoy, why);
+    enum run_result result = ready ? call_at(v, &decoy, turn, false, why) : RUN_WRONG;
     sample_free(&decoy);
-    result = result == RUN_DONE ? call_at(v, s, turn, why) : result;
-    unsigned char *o = malloc(s->o.size + 1), *lse = malloc(s->lse.size + 1);
-    if (result == RUN_DONE && o != NULL && lse != NULL) {
-        memcpy(o, s->o.data, s->o.size);
-        memcpy(lse, s->lse.data, s->lse.size);
-        result = call_at(v, s, turn + 1, why);
-        v->changed = v->changed || memcmp(o, s->o.data, s->o.size) != 0 ||
-                     memcmp(lse, s->lse.data, s->lse.size) != 0;
-        memcpy(s->o.data, o, s->o.size); /* the call that counts */
-        memcpy(s->lse.data, lse, s->lse.size);
-    }
-    free(o);
-    free(lse);
-    return result;
+    result = result == RUN_DONE ? call_at(v, s, turn, false, why) : result;
+    return result == RUN_DONE ? repeat(v, s, turn + 1, why) : result;
 }
 
 static void draw(const struct outsider *self, struct parity_case *made, uint64_t seed,
@@ -208,6 +270,14 @@ static void draw(const struct outsider *self, struct parity_case *made, uint64_t
 /* ---- the case -------------------------------------------------------------------------------- */
 
 bool judge_open(struct judge *judge, attn_error *why) {
+    /* First the oracle: a candidate can write the file that it loads. */
+    if (judge->subject->kind == SUBJECT_MODEL && !judge->oracle_opened) {
+        judge->oracle_opened = true;
+        if (!door_open(&judge->oracle, judge->subject, &judge->limits, "oracle", why)) {
+            const attn_error cause = *why;
+            return explain(why, "the oracle: %.350s", cause.text);
+        }
+    }
     judge->opened = true;
     return door_open(&judge->door, judge->subject, &judge->limits, "candidate", why);
 }
@@ -228,6 +298,13 @@ void judge_end(struct judge *judge) {
     cage_end();
 }
 
+/* Rounding errors of another size than the twin's; what attn_judge calls borderline in fp32. */
+static bool is_near(const struct case_result *result) {
+    const attn_statistics *s = &result->statistics;
+    return s->nans == 0 && s->max_error <= 4 * s->max_allowed &&
+           s->mean_error <= 2 * s->mean_allowed && s->lse_error <= 1;
+}
+
 static enum judged run_case(struct judge *judge, int64_t number, bool plain, bool *lost,
                             struct case_result *result) {
     struct visitor v = {.outsider = {.draw = draw, .run = run}, .judge = judge, .plain = plain};
@@ -241,10 +318,11 @@ static enum judged run_case(struct judge *judge, int64_t number, bool plain, boo
     *lost = v.lost;
     if (result->pass && v.changed) {
         snprintf(result->reason, sizeof result->reason,
-                 "the same inputs at other addresses gave other bits");
+                 "the same inputs at other addresses, on another thread, gave other bits");
         return JUDGED_CHANGING;
     }
-    return result->pass ? JUDGED_RIGHT : v.trouble;
+    const bool imprecise = !result->pass && v.trouble == JUDGED_WRONG && is_near(result);
+    return result->pass ? JUDGED_RIGHT : imprecise ? JUDGED_IMPRECISE : v.trouble;
 }
 
 void judge_case(struct judge *judge, int64_t number, struct judgement *j) {
@@ -256,9 +334,11 @@ void judge_case(struct judge *judge, int64_t number, struct judgement *j) {
     snprintf(j->reason, sizeof j->reason, "%s", j->judged == JUDGED_RIGHT ? "" : result.reason);
     j->ratio = result.ratio;
     j->invalid = result.control_failed;
-    if (j->judged == JUDGED_WRONG && claims_have(&judge->claims, "nan") &&
-        run_case(judge, number, true, &j->lost, &again) == JUDGED_RIGHT) {
-        j->judged = JUDGED_LEAK;
+    if (j->judged == JUDGED_WRONG && claims_have(&judge->claims, "nan")) {
+        const enum judged plain = run_case(judge, number, true, &j->lost, &again);
+        if (plain == JUDGED_RIGHT || plain == JUDGED_IMPRECISE) {
+            j->judged = JUDGED_LEAK;
+        }
     }
     if (j->judged != JUDGED_CRASH && !judge->subject->any_library &&
         judge->subject->kind != SUBJECT_IMAGE && door_is_foreign(&judge->door, path, sizeof path)) {

@@ -23,6 +23,7 @@ enum claim {
     CLAIM_LSE = 64,
     CLAIM_STRIDES = 128,
     CLAIM_NAN = 256,
+    CLAIM_OPTION_GRADIENTS = 512,
 };
 
 static const struct {
@@ -46,6 +47,8 @@ static const struct {
     {"mask", 0, ATTN_OPTION_MASK, "mask=boolean tensor of that shape, False hides"},
     {"sink", 0, ATTN_OPTION_SINK, "sink=tensor (H), logits"},
     {"used-kv", 0, ATTN_OPTION_USED_KV, "used_kv=tensor (B), lengths"},
+    {"option-gradients", CLAIM_OPTION_GRADIENTS, 0,
+     "backward: also the gradients of bias, sink and alibi_slopes"},
     {"packed", 0, ATTN_OPTION_PACKED, "libraries only, as are the next"},
     {"paged", 0, ATTN_OPTION_PAGED, ""},
     {"used-q", 0, ATTN_OPTION_USED_Q, ""},
@@ -57,6 +60,9 @@ static const struct {
 enum { WORD_COUNT = sizeof WORDS / sizeof *WORDS };
 
 enum { KINDS_EVERY = 16, LARGE_AT = 9, DECODE_AT = 3, FUTURE_AT = 6, DIM_STEP = 8, DIM_MOST = 128 };
+
+/* Beyond it, equal scores must be equal to the last bit. In backward P comes from an fp32 LSE. */
+static const float MOST_SCALE = 100.0F;
 
 /* ---- words ----------------------------------------------------------------------------------- */
 
@@ -106,7 +112,7 @@ const char *claims_help(void) {
     static char text[2400];
     size_t used = 0;
     for (int i = 0; i < WORD_COUNT; i++) {
-        used += (size_t)snprintf(text + used, sizeof text - used, "  %-13s %s\n", WORDS[i].word,
+        used += (size_t)snprintf(text + used, sizeof text - used, "  %-16s %s\n", WORDS[i].word,
                                  WORDS[i].meaning);
     }
     return text;
@@ -127,7 +133,10 @@ static enum recipe_kind kind_of(const struct claims *c, bool plain, struct parit
     made->first_poisoned = -1;
     if (place == FUTURE_AT && causal) {
         /* Without NaN it is the same problem, so that the two can be compared. */
-        made->kind = (c->words & CLAIM_NAN) != 0 && !plain ? CASE_FUTURE_NAN : CASE_PLAIN;
+        const bool past = c->backward && made->number / KINDS_EVERY % 2 != 0;
+        made->kind = (c->words & CLAIM_NAN) == 0 || plain ? CASE_PLAIN
+                     : past                               ? CASE_PAST_NAN
+                                                          : CASE_FUTURE_NAN;
         return RECIPE_FUTURE;
     }
     if (place == DECODE_AT && (c->words & CLAIM_CROSS) != 0) {
@@ -165,7 +174,8 @@ static void fit_options(const struct claims *c, bool future, attn_problem *p) {
                     : bottom ? ATTN_CAUSAL_BOTTOM_RIGHT
                              : ATTN_CAUSAL_NONE;
     }
-    if ((c->words & CLAIM_SCALE) == 0) {
+    const bool any = (c->options & (uint32_t)ATTN_OPTION_ANY_SCALE) != 0 && !c->backward;
+    if ((c->words & CLAIM_SCALE) == 0 || (!any && fabsf(p->scale) > MOST_SCALE)) {
         p->scale = NAN;
     }
     if ((c->options & (uint32_t)ATTN_OPTION_OFFSETS) == 0) {
@@ -176,7 +186,7 @@ static void fit_options(const struct claims *c, bool future, attn_problem *p) {
 static void fit_layout(const struct claims *c, struct recipe *recipe) {
     const attn_bias_strides automatic = {ATTN_AUTO, ATTN_AUTO, ATTN_AUTO, ATTN_AUTO};
     attn_problem *p = &recipe->problem;
-    recipe->lse = (c->words & CLAIM_LSE) != 0;
+    recipe->lse = (c->words & CLAIM_LSE) != 0 || c->backward;
     recipe->slopes = true; /* there are no usual ones in a calling convention */
     if ((c->words & CLAIM_STRIDES) == 0) {
         recipe->arrangement = ARRANGE_GIVEN;
@@ -200,6 +210,8 @@ void claims_draw(const struct claims *c, bool plain, struct parity_case *made, u
                                          .budget = c->budget};
     uint64_t state = seed ^ 0x0DD5, *rng = &state;
     const enum recipe_kind kind = kind_of(c, plain, made);
+    made->backward = c->backward;
+    made->hidden = 0;
     recipe_draw_within(&made->recipe, seed, &limits, kind, attempt % 2);
     fit_layout(c, &made->recipe);
     fit_sizes(c, rng, &made->recipe.problem);

@@ -58,7 +58,7 @@ static bool start(struct door *door, int socket, const char *role, attn_error *w
                                   model ? role : ARRAYS_NAMES[c->arrays],
                                   size,
                                   c->any_library ? "any" : "own",
-                                  model ? reference : NULL,
+                                  model ? reference : JUDGE_DIRECTIONS[c->direction],
                                   NULL};
     const char *const library[] = {"/proc/self/exe",
                                    "judge",
@@ -66,6 +66,7 @@ static bool start(struct door *door, int socket, const char *role, attn_error *w
                                    c->text,
                                    size,
                                    c->any_library ? "any" : "own",
+                                   JUDGE_DIRECTIONS[c->direction],
                                    c->kind == SUBJECT_IMAGE ? c->variant : NULL,
                                    c->device,
                                    c->driver,
@@ -215,13 +216,38 @@ static void options_json(struct json *json, const attn_problem *p, bool scale,
     if (p->softcap > 0) {
         json_real(json, "softcap", (double)p->softcap);
     }
-    if (t->lse != NULL) {
+    if (t->lse != NULL && t->d_o == NULL) {
         json_bool(json, "lse", true);
     }
     json_close(json);
 }
 
-static void *python_message(const struct sample *s, const struct placed *placed, size_t *bytes) {
+/* dO and the outputs. */
+static void gradients_json(struct json *json, const struct gradients *g, const attn_tensors *t) {
+    static const char *const keys[GRADIENTS] = {"dq",     "dk",     "dv",
+                                                "d_bias", "d_sink", "d_alibi_slopes"};
+    attn_problem p = {.size = sizeof p};
+    attn_tensors tensors = *t;
+    attn_problem_resolve(&g->problem, &p, NULL); /* as it did when they were made */
+    rows_json(json, "d_o", t->d_o, DTYPE_NAMES[p.dtype], &p, p.heads_q, p.seq_q, p.head_dim_v,
+              &p.d_o);
+    for (int i = 0; i < GRADIENTS; i++) {
+        struct output_view view;
+        if (!view_of_gradient(g, (attn_gradient)i, &view)) {
+            continue;
+        }
+        const int64_t shape[] = {view.shape.batch, view.shape.head, view.shape.row, view.cols};
+        const int64_t strides[] = {view.strides.batch, view.strides.head, view.strides.row,
+                                   view.strides.col};
+        const bool of_heads = i >= ATTN_GRADIENT_SINK;
+        tensor_json(json, keys[i], *gradient_pointer(&tensors, (attn_gradient)i),
+                    DTYPE_NAMES[view.dtype], shape + of_heads, strides + of_heads,
+                    of_heads ? 1 : 4);
+    }
+}
+
+static void *python_message(const struct sample *s, const struct placed *placed, bool o,
+                            size_t *bytes) {
     const attn_problem *p = &s->full;
     const attn_tensors *t = &placed->tensors;
     const char *dtype = DTYPE_NAMES[p->dtype];
@@ -233,12 +259,18 @@ static void *python_message(const struct sample *s, const struct placed *placed,
     struct json json = json_begin(file);
     json_open(&json, NULL, '{');
     options_json(&json, p, !isnan(s->problem.scale), t);
+    json_bool(&json, "aside", placed->aside);
     json_open(&json, "tensors", '{');
     rows_json(&json, "q", t->q, dtype, p, p->heads_q, p->seq_q, p->head_dim, &p->q);
     rows_json(&json, "k", t->k, dtype, p, p->heads_kv, p->seq_kv, p->head_dim, &p->k);
     rows_json(&json, "v", t->v, dtype, p, p->heads_kv, p->seq_kv, p->head_dim_v, &p->v);
-    rows_json(&json, "o", t->o, dtype, p, p->heads_q, p->seq_q, p->head_dim_v, &p->o);
-    rows_json(&json, "lse", t->lse, "fp32", p, p->heads_q, p->seq_q, 0, &p->lse);
+    if (o) {
+        rows_json(&json, "o", t->o, dtype, p, p->heads_q, p->seq_q, p->head_dim_v, &p->o);
+        rows_json(&json, "lse", t->lse, "fp32", p, p->heads_q, p->seq_q, 0, &p->lse);
+    }
+    if (s->gradients != NULL) {
+        gradients_json(&json, s->gradients, t);
+    }
     if (p->bias) {
         scores_json(&json, "bias", t->bias, DTYPE_NAMES[p->bias_dtype], p, &p->bias_strides);
     }
@@ -265,11 +297,12 @@ static void *library_message(const struct sample *s, const struct placed *placed
     struct library_call *call = calloc(1, sizeof *call);
     if (call != NULL) {
         call->plan = plan;
-        call->problem = s->problem;
+        call->aside = placed->aside;
+        call->problem = s->gradients != NULL ? s->gradients->problem : s->problem;
         call->tensors = placed->tensors;
-        for (int i = 0; i < SAMPLE_BLOCKS; i++) {
+        for (int i = 0; i < MIRROR_BLOCKS; i++) {
             call->blocks[i].at = placed->at[i];
-            call->blocks[i].size = placed->at[i] != 0 ? s->blocks[i].body_size : 0;
+            call->blocks[i].size = placed->at[i] != 0 ? mirror_block(s, i)->body_size : 0;
         }
         *bytes = sizeof *call;
     }
@@ -278,8 +311,10 @@ static void *library_message(const struct sample *s, const struct placed *placed
 
 void *door_message(const struct door *door, const struct sample *sample,
                    const struct placed *placed, bool plan, size_t *bytes) {
-    return door->subject->kind == SUBJECT_PYTHON ? python_message(sample, placed, bytes)
-                                                 : library_message(sample, placed, plan, bytes);
+    const struct subject *c = door->subject;
+    return c->kind == SUBJECT_PYTHON
+               ? python_message(sample, placed, c->direction != JUDGE_AUTOGRAD, bytes)
+               : library_message(sample, placed, plan, bytes);
 }
 
 /* ---- a call ---------------------------------------------------------------------------------- */
@@ -305,7 +340,11 @@ enum door_status door_call(struct door *door, struct sample *sample, struct plac
     if (message == NULL) {
         return status != DOOR_DONE ? status : DOOR_LOST;
     }
-    sample_poison(sample);
+    if (sample->gradients != NULL) {
+        gradients_poison(sample->gradients, sample);
+    } else {
+        sample_poison(sample);
+    }
     const double begin = clock_seconds();
     arena_fill(&door->arena, sample, placed);
     status = door_ask(door, message, bytes, answer);

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The process of a Python candidate of `attest judge` (door.c starts it with this text).
 
-    python3 -c TEXT MODULE:FUNCTION torch|numpy|dlpack ARENA_SIZE own|any
+    python3 -c TEXT MODULE:FUNCTION torch|numpy|dlpack ARENA_SIZE own|any forward|backward|autograd
     python3 -c TEXT FILE.py         oracle|candidate   ARENA_SIZE own|any REFERENCE.py
 
 Messages come through descriptor 3, tensors through the memory of descriptor 4. `own`: PyTorch's own
@@ -10,6 +10,7 @@ attention must not be called. The judge trusts no message of this process: it ch
 Invariant: an answer is sent after the whole output is written.
 """
 
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -18,15 +19,23 @@ import os
 import socket
 import struct
 import sys
+import threading
 import traceback
 
 DONE, REFUSED, FAILED, FOREIGN = range(4)
 ELEMENTS = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
 # The kernels of scaled_dot_product_attention, FlexAttention and nn.MultiheadAttention.
-ATTENTION = ("scaled_dot_product_attention", "_scaled_dot_product_attention_math",
-             "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention",
-             "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
-             "_native_multi_head_attention", "_transformer_encoder_layer_fwd")
+FUSED = ("_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_for_cpu",
+         "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
+         "_scaled_dot_product_fused_attention_overrideable")
+KERNELS = ("_flash_attention", "_efficient_attention", "_cudnn_attention")
+ATTENTION = FUSED + tuple(name + "_backward" for name in FUSED + KERNELS) + tuple(
+    name + "_forward" for name in KERNELS) + (
+        "scaled_dot_product_attention", "_scaled_dot_product_attention_math",
+        "_native_multi_head_attention", "_transformer_encoder_layer_fwd")
+# The leaf of each gradient.
+LEAVES = {"dq": "q", "dk": "k", "dv": "v", "d_bias": "bias", "d_sink": "sink",
+          "d_alibi_slopes": "alibi_slopes"}
 
 foreign = []  # what the candidate called and must not
 
@@ -90,6 +99,14 @@ class Torch:
         self.kept = forbid_attention(torch) if own else None
         torch.set_grad_enabled(False)
 
+    @contextlib.contextmanager
+    def aside(self):
+        """Of a thread that has just begun, which has the default stream and gradients."""
+        cuda = self.torch.cuda
+        stream = cuda.stream(cuda.Stream()) if cuda.is_initialized() else contextlib.nullcontext()
+        with self.torch.no_grad(), stream:
+            yield
+
     def view(self, where):
         dtype = getattr(self.torch, ELEMENTS.get(where["dtype"], where["dtype"]))
         reach = 1 + sum((n - 1) * s for n, s in zip(where["shape"], where["strides"]))
@@ -113,6 +130,9 @@ class NumPy:
         strides = [s * dtype.itemsize for s in where["strides"]]
         return self.numpy.ndarray(where["shape"], dtype, self.arena, where["at"], strides)
 
+    def aside(self):
+        return contextlib.nullcontext()
+
     def put(self, to, value):
         to[...] = value
 
@@ -121,16 +141,50 @@ class NumPy:
 
 
 class Function:
-    """function(q, k, v, **options) -> o, or (o, lse) with lse=True."""
+    """forward:  function(q, k, v, **options) -> o, or (o, lse) with lse=True
+    backward: function(q, k, v, o, lse, d_o, **options) -> (dq, dk, dv)
+    autograd: as forward, differentiated by PyTorch"""
 
-    def __init__(self, text, kind, arena, own):
+    def __init__(self, text, kind, arena, own, direction):
         self.wraps = kind == "dlpack"
         if kind == "dlpack":
             kind = "torch" if importlib.util.find_spec("torch") else "numpy"
         self.arrays = (Torch if kind == "torch" else NumPy)(arena, own)
         self.function = load_function(text)
+        self.compute = self.differentiate if direction == "autograd" else self.call
+        self.inputs = ("q", "k", "v", "o", "lse", "d_o") if direction == "backward" else ("q", "k", "v")
+        self.outputs = ("o", "lse") if direction == "forward" else tuple(LEAVES)
+
+    def call(self, views, options, outputs):
+        inputs = [views.pop(name) for name in self.inputs]
+        return self.function(*inputs, **views, **options)
+
+    def differentiate(self, views, options, outputs):
+        torch, d_o = self.arrays.torch, views.pop("d_o")
+        leaves = [views[LEAVES[name]].requires_grad_() for name in outputs]
+        with torch.enable_grad():
+            o = self.call(views, options, outputs)
+        return torch.autograd.grad(o, leaves, d_o)
 
     def __call__(self, call):
+        if not call["aside"]:
+            return self.compute_call(call)
+        raised = []
+
+        def work():
+            try:
+                with self.arrays.aside():
+                    self.compute_call(call)
+            except BaseException as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        if raised:
+            raise raised[0]
+
+    def compute_call(self, call):
         views = {}
         for name, where in call["tensors"].items():
             try:
@@ -139,24 +193,24 @@ class Function:
                     views[name] = views[name] != 0
             except (TypeError, AttributeError):
                 raise NotImplementedError(where["dtype"] + " in these arrays") from None
-        outputs = [views.pop(name) for name in ("o", "lse") if name in views]
+        outputs = {name: views.pop(name) for name in self.outputs if name in views}
         if self.wraps:
             views = {name: DLPack(view) for name, view in views.items()}
         options = dict(call["options"])
         if "window" in options:
             options["window"] = tuple(options["window"])
-        got = self.function(views.pop("q"), views.pop("k"), views.pop("v"), **views, **options)
+        got = self.compute(views, options, outputs)
         got = got if isinstance(got, (tuple, list)) else [got]
         if len(got) != len(outputs):
             raise ValueError("%d outputs, expected %d" % (len(got), len(outputs)))
-        for to, value in zip(outputs, got):
+        for (name, to), value in zip(outputs.items(), got):
             if not isinstance(value, self.arrays.exact) and hasattr(value, "__dlpack__"):
                 value = self.arrays.convert(value)
             if type(value) is not self.arrays.exact:
-                raise TypeError("the output is a %s, expected a tensor" % type(value).__name__)
+                raise TypeError("%s is a %s, expected a tensor" % (name, type(value).__name__))
             if tuple(value.shape) != tuple(to.shape) or value.dtype != to.dtype:
-                raise ValueError("the output is %s of %s, expected %s of %s" % (
-                    value.dtype, tuple(value.shape), to.dtype, tuple(to.shape)))
+                raise ValueError("%s is %s of %s, expected %s of %s" % (
+                    name, value.dtype, tuple(value.shape), to.dtype, tuple(to.shape)))
             self.arrays.put(to, value)
 
 
@@ -176,8 +230,8 @@ class Model:
     def __init__(self, path, role, arena, own, reference):
         self.own = own and role == "candidate"
         self.arrays = Torch(arena, self.own)
+        self.code = code_of(reference) if self.own else []  # before the candidate can rewrite it
         self.role, self.module, self.models = role, load_file(path, role), {}
-        self.code = code_of(reference) if self.own else []
         if self.own and hasattr(self.module, "Model"):
             del self.module.Model  # for ModelNew to call
 

@@ -52,6 +52,10 @@ enum subject_kind {
 enum arrays { ARRAYS_TORCH, ARRAYS_NUMPY, ARRAYS_DLPACK };
 extern const char *const ARRAYS_NAMES[]; /* ends with NULL */
 
+/* AUTOGRAD: backward of a function that is called as forward, by PyTorch's autograd. */
+enum judge_direction { JUDGE_FORWARD, JUDGE_BACKWARD, JUDGE_AUTOGRAD };
+extern const char *const JUDGE_DIRECTIONS[]; /* ends with NULL */
+
 struct subject {
     const char *text; /* as given */
     enum subject_kind kind;
@@ -59,6 +63,7 @@ struct subject {
     const char *variant, *device, *driver;
     const char *python; /* the interpreter */
     int arrays;         /* enum arrays */
+    int direction;      /* enum judge_direction */
     bool any_library;   /* it may call other implementations of attention */
 };
 
@@ -68,6 +73,7 @@ bool subject_parse(const char *text, struct subject *candidate, attn_error *why)
 /* ---- claims (claims.c) ----------------------------------------------------------------------- */
 
 struct claims {
+    bool backward;
     uint32_t words;                   /* bits of enum claim */
     uint32_t options;                 /* bits of attn_option */
     uint32_t dtypes;                  /* bits of attn_dtype */
@@ -101,9 +107,10 @@ void arena_close(struct arena *arena);
 
 /* Where the blocks of a sample lie; `tensors` has offsets into the arena for pointers. */
 struct placed {
-    size_t at[SAMPLE_BLOCKS];
+    size_t at[MIRROR_BLOCKS];
     size_t begin, end;
     attn_tensors tensors;
+    bool aside; /* the call is to be made on another thread, and on another stream of a GPU */
 };
 
 /* `turn` moves everything: another one gives other addresses. False: the arena is too small. */
@@ -113,7 +120,7 @@ void arena_fill(const struct arena *arena, const struct sample *sample,
                 const struct placed *placed);
 /* Into the sample, bands and inputs, too: sample_damage then speaks of what the candidate did. */
 void arena_fetch(const struct arena *arena, struct sample *sample, const struct placed *placed);
-/* Whether O and the LSE are others now than they are in the sample. */
+/* Whether the outputs are others now than they are in the sample. */
 bool arena_differs(const struct arena *arena, const struct sample *sample,
                    const struct placed *placed);
 /* Whether bytes between the blocks were written. Gives the memory back. */
@@ -140,13 +147,13 @@ enum door_status {
 
 /* To a library: what it is to plan or to compute. */
 struct library_call {
-    bool plan;
-    bool reserved[7];
+    bool plan, aside;
+    bool reserved[6];
     attn_problem problem;
     attn_tensors tensors;
     struct {
         size_t at, size;
-    } blocks[SAMPLE_BLOCKS];
+    } blocks[MIRROR_BLOCKS];
 };
 
 struct cage_limits {
@@ -211,11 +218,12 @@ const char *door_last_words(const struct door *door, char *buffer, size_t size);
 enum judged {
     JUDGED_RIGHT,
     JUDGED_WRONG,
-    JUDGED_LEAK,     /* right once unused keys are numbers */
-    JUDGED_CHANGING, /* other bits for the same inputs */
-    JUDGED_STRAY,    /* an input or memory beside the outputs was written */
-    JUDGED_LATE,     /* the output was written, or work was done, after the call */
-    JUDGED_FOREIGN,  /* another implementation computed it */
+    JUDGED_IMPRECISE, /* not within the pass rule, but near it */
+    JUDGED_LEAK,      /* right once unused keys are numbers */
+    JUDGED_CHANGING,  /* other bits for the same inputs */
+    JUDGED_STRAY,     /* an input or memory beside the outputs was written */
+    JUDGED_LATE,      /* the output was written, or work was done, after the call */
+    JUDGED_FOREIGN,   /* another implementation computed it */
     JUDGED_REFUSED,
     JUDGED_CRASH, /* an exception, a signal, a limit */
     JUDGED_COUNT
@@ -241,7 +249,7 @@ struct judgement {
     bool lost;    /* its process has ended */
 };
 
-/* Unused keys and what lies between the rows of a sample become numbers, large ones. */
+/* NaN in inputs and between their rows becomes large numbers. */
 void use_numbers(struct sample *sample, uint64_t seed);
 
 bool judge_open(struct judge *judge, attn_error *why);

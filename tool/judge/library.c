@@ -3,7 +3,7 @@
  * library.c - the process of a candidate that is a shared library with libattn's C interface, or an
  * image that replaces a variant's code.
  *
- *     attest judge @library FILE ARENA_SIZE own|any [VARIANT DEVICE [DRIVER]]
+ *     attest judge @library FILE ARENA_SIZE own|any forward|backward [VARIANT DEVICE [DRIVER]]
  *
  * The library gets addresses in the arena. An image gets copies in device memory, with the bytes
  * around them. All are copied back, so stray writes are found in the arena.
@@ -14,6 +14,9 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <link.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,7 +38,7 @@ struct functions {
     attn_status (*plan_create)(attn_context *, const attn_problem *, const attn_plan_options *,
                                attn_plan **, attn_error *);
     void (*plan_destroy)(attn_plan *);
-    attn_status (*forward)(const attn_plan *, const attn_tensors *, void *, size_t, void *,
+    attn_status (*compute)(const attn_plan *, const attn_tensors *, void *, size_t, void *,
                            attn_error *);
     size_t (*workspace_size)(const attn_plan *), (*workspace_alignment)(const attn_plan *);
 };
@@ -44,6 +47,7 @@ struct serving {
     unsigned char *arena;
     size_t size;
     struct functions library;
+    bool backward;
     attn_context *context;
     attn_plan *plan;
     void *workspace;
@@ -86,27 +90,44 @@ static bool open_library(struct serving *s, const char *path, bool any, attn_err
     snprintf(with_slash, sizeof with_slash, "%s%s", strchr(path, '/') != NULL ? "" : "./", path);
     void *file = dlopen(with_slash, flags);
     if (file == NULL) {
-        return explain(why, "%.300s", dlerror());
+        explain(why, "%.300s", dlerror());
+        return false;
     }
     if (!find(file, "attn_open", &f->open, why) ||
         !find(file, "attn_plan_create", &f->plan_create, why) ||
         !find(file, "attn_plan_destroy", &f->plan_destroy, why) ||
-        !find(file, "attn_forward", &f->forward, why) ||
+        !find(file, s->backward ? "attn_backward" : "attn_forward", &f->compute, why) ||
         !find(file, "attn_workspace_size", &f->workspace_size, why) ||
         !find(file, "attn_workspace_alignment", &f->workspace_alignment, why)) {
         return false;
     }
     attn_status (*const ours)(const attn_plan *, const attn_tensors *, void *, size_t, void *,
-                              attn_error *) = attn_forward;
+                              attn_error *) = s->backward ? attn_backward : attn_forward;
     void *address = NULL;
     Dl_info about;
     memcpy(&address, &ours, sizeof address);
-    if (!any && (f->forward == ours || dladdr(address, &about) == 0 ||
+    if (!any && (f->compute == ours || dladdr(address, &about) == 0 ||
                  dl_iterate_phdr(take_code, &about) == 0)) {
         return explain(why, "it is the library of this program: expected one of its own, or "
                             "--any-library");
     }
     return f->open(NULL, &s->context, why) == ATTN_OK;
+}
+
+/* For free(); NULL: it needs none, or there is no memory. */
+static void *make_workspace(const struct serving *s, attn_error *why) {
+    const size_t size = s->workspace_size;
+    const size_t alignment = size > 0 ? s->library.workspace_alignment(s->plan) : 0;
+    void *workspace = NULL;
+    if (size == 0) {
+        return NULL;
+    }
+    if (posix_memalign(&workspace, alignment > 64 ? alignment : 64, size) != 0) {
+        explain(why, "no memory for a workspace of %zu bytes", size);
+        return NULL;
+    }
+    memset(workspace, 0xFF, size);
+    return workspace;
 }
 
 static attn_status plan_library(struct serving *s, const attn_problem *problem, attn_error *why) {
@@ -117,18 +138,12 @@ static attn_status plan_library(struct serving *s, const attn_problem *problem, 
         f->plan_destroy(s->plan);
         s->plan = NULL;
     }
-    const attn_status status = f->plan_create(s->context, problem, NULL, &s->plan, why);
+    const attn_plan_options options = {.size = sizeof options,
+                                       .direction = s->backward ? ATTN_BACKWARD : ATTN_FORWARD};
+    const attn_status status = f->plan_create(s->context, problem, &options, &s->plan, why);
     s->workspace_size = status == ATTN_OK ? f->workspace_size(s->plan) : 0;
-    if (s->workspace_size > 0) {
-        const size_t alignment = f->workspace_alignment(s->plan);
-        if (posix_memalign(&s->workspace, alignment > 64 ? alignment : 64, s->workspace_size) !=
-            0) {
-            explain(why, "no memory for a workspace of %zu bytes", s->workspace_size);
-            return ATTN_OUT_OF_MEMORY;
-        }
-        memset(s->workspace, 0xFF, s->workspace_size);
-    }
-    return status;
+    s->workspace = make_workspace(s, why);
+    return s->workspace == NULL && s->workspace_size > 0 ? ATTN_OUT_OF_MEMORY : status;
 }
 
 /* The pointers of tensors, which are offsets, get `base` added to them. */
@@ -145,23 +160,83 @@ static uintptr_t in_arena(const void *self, uintptr_t offset) {
     return (uintptr_t)((const struct serving *)self)->arena + offset;
 }
 
+/* Another call of the same plan: Q is 0, and what it writes is not looked at. */
+struct neighbour {
+    struct serving *serving;
+    const struct library_call *call;
+    unsigned char *own[MIRROR_BLOCKS]; /* for Q, O, the LSE and the gradients */
+    atomic_bool begun, over;
+};
+
+static uintptr_t in_own(const void *self, uintptr_t offset) {
+    const struct neighbour *n = self;
+    for (int i = 0; i < MIRROR_BLOCKS; i++) {
+        const size_t begin = n->call->blocks[i].at;
+        if (n->own[i] != NULL && offset >= begin && offset <= begin + n->call->blocks[i].size) {
+            return (uintptr_t)n->own[i] + (offset - begin);
+        }
+    }
+    return in_arena(n->serving, offset);
+}
+
+static void *call_often(void *neighbour) {
+    struct neighbour *n = neighbour;
+    struct serving *s = n->serving;
+    attn_tensors tensors = n->call->tensors;
+    void *workspace = make_workspace(s, NULL);
+    bool good = workspace != NULL || s->workspace_size == 0;
+    for (int i = 0; i < MIRROR_BLOCKS; i++) {
+        if (i == 0 || i == BLOCK_O || i == BLOCK_LSE || i > SAMPLE_BLOCKS) {
+            good = good &&
+                   posix_memalign((void **)&n->own[i], PAGES, n->call->blocks[i].size + 1) == 0;
+        }
+        if (n->own[i] != NULL) {
+            memset(n->own[i], 0, n->call->blocks[i].size);
+        }
+    }
+    rebase(&tensors, in_own, n);
+    n->begun = true;
+    while (good && !n->over) {
+        good = s->library.compute(s->plan, &tensors, workspace, s->workspace_size, NULL, NULL) ==
+               ATTN_OK;
+    }
+    for (int i = 0; i < MIRROR_BLOCKS; i++) {
+        free(n->own[i]);
+    }
+    free(workspace);
+    return NULL;
+}
+
+/* Aside: while another thread calls the same plan, as attn.h permits. */
 static attn_status call_library(struct serving *s, const struct library_call *call,
                                 attn_error *why) {
+    struct neighbour neighbour = {.serving = s, .call = call};
     attn_tensors tensors = call->tensors;
+    pthread_t thread;
     rebase(&tensors, in_arena, s);
-    return s->library.forward(s->plan, &tensors, s->workspace, s->workspace_size, NULL, why);
+    const bool beside = call->aside && pthread_create(&thread, NULL, call_often, &neighbour) == 0;
+    while (beside && !neighbour.begun) {
+        sched_yield();
+    }
+    const attn_status status =
+        s->library.compute(s->plan, &tensors, s->workspace, s->workspace_size, NULL, why);
+    neighbour.over = true;
+    if (beside) {
+        pthread_join(thread, NULL);
+    }
+    return status;
 }
 
 /* ---- an image -------------------------------------------------------------------------------- */
 
 struct device_blocks {
     const struct library_call *call;
-    unsigned char *at[SAMPLE_BLOCKS];
+    unsigned char *at[MIRROR_BLOCKS];
 };
 
 static uintptr_t on_device(const void *self, uintptr_t offset) {
     const struct device_blocks *blocks = self;
-    for (int i = 0; i < SAMPLE_BLOCKS; i++) {
+    for (int i = 0; i < MIRROR_BLOCKS; i++) {
         const size_t begin = blocks->call->blocks[i].at, size = blocks->call->blocks[i].size;
         if (blocks->at[i] != NULL && offset >= begin && offset <= begin + size) {
             return (uintptr_t)blocks->at[i] + (offset - begin);
@@ -176,7 +251,7 @@ static attn_status call_image(struct serving *s, const struct library_call *call
     struct device_blocks blocks = {.call = call};
     attn_tensors tensors = call->tensors;
     bool good = true;
-    for (int i = 0; i < SAMPLE_BLOCKS && good; i++) {
+    for (int i = 0; i < MIRROR_BLOCKS && good; i++) {
         const size_t size = call->blocks[i].size;
         if (size > 0) {
             blocks.at[i] = device_alloc(device, size, why);
@@ -186,8 +261,13 @@ static attn_status call_image(struct serving *s, const struct library_call *call
     }
     vgpu_driver_forget();
     rebase(&tensors, on_device, &blocks);
-    good = good && runner_compute(&s->runner, &tensors, why) && device_wait(device, why);
-    for (int i = 0; i < SAMPLE_BLOCKS; i++) {
+    void *stream = good && call->aside ? stream_make(device, why) : s->runner.stream;
+    good = good && (stream != NULL || !call->aside) &&
+           runner_compute_on(&s->runner, &tensors, stream, why) && device_wait(device, why);
+    if (stream != s->runner.stream) {
+        stream_free(device, stream);
+    }
+    for (int i = 0; i < MIRROR_BLOCKS; i++) {
         good =
             good && (blocks.at[i] == NULL || device_read(device, s->arena + call->blocks[i].at,
                                                          blocks.at[i], call->blocks[i].size, why));
@@ -219,10 +299,10 @@ static void answer(attn_status status, const attn_error *why) {
 }
 
 int library_serve(int argc, char **argv) {
-    struct serving s = {.image = argc > 4};
+    struct serving s = {.image = argc > 5};
     struct library_call call;
     attn_error why = {""};
-    if (argc < 4) {
+    if (argc < 5) {
         return complain("judge: " LIBRARY_WORD " is for the judge itself");
     }
     s.size = strtoull(argv[2], NULL, 10);
@@ -231,10 +311,11 @@ int library_serve(int argc, char **argv) {
         return complain("judge: " LIBRARY_WORD ": no arena: %s", strerror(errno));
     }
     s.arena = map;
+    s.backward = strcmp(argv[4], JUDGE_DIRECTIONS[JUDGE_FORWARD]) != 0;
     if (s.image) {
-        s.runner = (struct runner){.device = argv[5],
-                                   .driver = argc > 6 ? argv[6] : NULL,
-                                   .variant = argv[4],
+        s.runner = (struct runner){.device = argv[6],
+                                   .driver = argc > 7 ? argv[7] : NULL,
+                                   .variant = argv[5],
                                    .image = argv[1]};
     }
     const bool open = s.image ? runner_open(&s.runner, &why)

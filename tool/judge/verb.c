@@ -39,10 +39,11 @@ enum {
 };
 /* Operations of the reference for a problem: some ten milliseconds; what the virtual GPU does in
  * seconds. */
-static const double BUDGET = 4e6, EMULATED_BUDGET = 4e5;
+static const double BUDGET = 4e6, BACKWARD_BUDGET = 1e6, EMULATED_BUDGET = 4e5;
 #define JUDGE_SCHEMA "attest-judge/1"
 
 const char *const ARRAYS_NAMES[] = {"torch", "numpy", "dlpack", NULL};
+const char *const JUDGE_DIRECTIONS[] = {"forward", "backward", "autograd", NULL};
 
 enum { KEPT = 64 }; /* failures in the report */
 
@@ -122,6 +123,9 @@ static bool check_image(struct request *r, attn_error *why) {
     if (!variant_by_name(NULL, s->variant, &variant, why)) {
         return false;
     }
+    if (variant.direction != ATTN_FORWARD) {
+        return explain(why, "--variant %.100s, expected one of forward", s->variant);
+    }
     claims->dtypes = variant.dtypes & 7U;
     claims->budget = EMULATED_BUDGET;
     if (r->head_dims.count == 0) {
@@ -141,8 +145,33 @@ static const uint32_t PYTHON_OPTIONS = ATTN_OPTION_WINDOW | ATTN_OPTION_SOFTCAP 
                                        ATTN_OPTION_ALIBI | ATTN_OPTION_BIAS | ATTN_OPTION_MASK |
                                        ATTN_OPTION_SINK | ATTN_OPTION_USED_KV;
 
+static const uint32_t FORWARD_OPTIONS =
+    ATTN_OPTION_PAGED | ATTN_OPTION_DRAFT | (uint32_t)ATTN_OPTION_FP8_KV;
+
 static bool is_python(const struct subject *s) {
     return s->kind == SUBJECT_PYTHON || s->kind == SUBJECT_MODEL;
+}
+
+static bool check_direction(struct request *r, attn_error *why) {
+    const struct subject *s = &r->subject;
+    struct claims *claims = &r->judge.claims;
+    claims->backward = s->direction != JUDGE_FORWARD;
+    if (!claims->backward) {
+        return true;
+    }
+    if (s->kind == SUBJECT_MODEL || s->kind == SUBJECT_IMAGE ||
+        (s->direction == JUDGE_AUTOGRAD &&
+         (s->kind != SUBJECT_PYTHON || s->arrays != ARRAYS_TORCH))) {
+        return explain(why, "--direction %s: expected a function%s", JUDGE_DIRECTIONS[s->direction],
+                       s->direction == JUDGE_AUTOGRAD ? " over PyTorch's tensors"
+                                                      : " or a library");
+    }
+    if (strcmp(r->options, "all") == 0) {
+        claims->options &= ~FORWARD_OPTIONS;
+    }
+    claims->budget = BACKWARD_BUDGET;
+    return (claims->options & FORWARD_OPTIONS) == 0 ||
+           explain(why, "--options %.200s: some of them are of forward only", r->options);
 }
 
 static bool check_claims(struct request *r, attn_error *why) {
@@ -157,7 +186,7 @@ static bool check_claims(struct request *r, attn_error *why) {
     if (is_python(&r->subject) && (claims->options & ~PYTHON_OPTIONS) != 0) {
         return explain(why, "--options %.200s: some of them are for libraries only", r->options);
     }
-    return true;
+    return check_direction(r, why);
 }
 
 static bool check_time(struct request *r, attn_error *why) {
@@ -166,8 +195,11 @@ static bool check_time(struct request *r, attn_error *why) {
     if (r->shape == NULL) {
         return true;
     }
-    if (r->subject.kind == SUBJECT_MODEL || r->subject.kind == SUBJECT_IMAGE) {
-        return explain(why, "--time: %.100s cannot be timed, expected a function or a library",
+    if (r->subject.kind == SUBJECT_MODEL || r->subject.kind == SUBJECT_IMAGE ||
+        r->subject.direction == JUDGE_AUTOGRAD) {
+        return explain(why,
+                       "--time: %.100s cannot be timed, expected a function or a library, of "
+                       "forward or backward",
                        r->subject.text);
     }
     if (r->peer.text == NULL) {
@@ -176,6 +208,7 @@ static bool check_time(struct request *r, attn_error *why) {
     r->peer.python = r->subject.python;
     r->peer.arrays = r->subject.arrays;
     r->peer.any_library = true;
+    r->peer.direction = r->subject.direction;
     return shape_parse(r->shape, dtype, &r->race.problem, why) &&
            subject_parse(r->peer.text, &r->peer, why);
 }
@@ -330,6 +363,7 @@ static void print_json(const struct request *r, const struct report *report) {
     json_open(&json, NULL, '{');
     json_text(&json, "schema", JUDGE_SCHEMA);
     json_text(&json, "candidate", r->subject.text);
+    json_text(&json, "direction", JUDGE_DIRECTIONS[r->subject.direction]);
     json_text(&json, "options", r->options);
     json_text(&json, "dtype", r->dtypes);
     json_int(&json, "seed", r->seed);
@@ -420,6 +454,8 @@ int verb_judge(int argc, char **argv) {
     char python[PATH_MAX];
     struct arg positional = arg_text("CANDIDATE", &s->text, "CANDIDATE", "");
     struct arg claims[] = {
+        arg_choice("--direction", &s->direction, JUDGE_DIRECTIONS,
+                   "what it computes; autograd: a forward that PyTorch differentiates [forward]"),
         arg_text("--options", &r.options, "LIST",
                  "options that it supports, of those listed below [causal]"),
         arg_text("--dtype", &r.dtypes, "LIST",
@@ -451,10 +487,12 @@ int verb_judge(int argc, char **argv) {
         arg_flag("--json", &r.json, "print JSON"),
     };
     char notes[TEXT];
-    snprintf(notes, sizeof notes,
-             "A function is called as function(q, k, v, **options) with tensors (B, H, S, D). It "
-             "returns O, a new\ntensor. The words of --options, and what they add:\n%s",
-             claims_help());
+    snprintf(
+        notes, sizeof notes,
+        "A function is called as function(q, k, v, **options) with tensors (B, H, S, D). It "
+        "returns O, a new\ntensor. With --direction backward it is function(q, k, v, o, lse, "
+        "d_o, **options) and returns\n(dQ, dK, dV). The words of --options, and what they add:\n%s",
+        claims_help());
     const struct arg_group groups[] = {
         {"The candidate", claims, sizeof claims / sizeof *claims},
         {"The work", work, sizeof work / sizeof *work},

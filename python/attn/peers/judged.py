@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m attn.peers --judge: tests the peers and libattn with the cases of `attest judge`.
+"""python -m attn.peers --judge: tests the peers and libattn with the cases of `attest judge`,
+forward and backward.
 
-Each peer is a function below, which the judge calls in a process of its own. On a machine with an
-NVIDIA GPU they compute there, on tensors that are copied to it and back.
+Each peer is a function below, which the judge calls in a process of its own. Its backward is that
+of torch.autograd. On a machine with an NVIDIA GPU they compute there, on tensors that are copied to
+it and back.
 
-Invariant: every row has the same cases, and all its figures come from the judge.
+Invariant: every row of a table has the same cases, and all its figures come from the judge.
 """
 
 from __future__ import annotations
@@ -14,14 +16,21 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 OPTIONS = "causal,gqa,cross,scale,mask,nan"
 DTYPES = "fp32,fp16,bf16"
 PEERS = ("math", "flash", "efficient", "cudnn", "flex")
-COLUMNS = ("right", "wrong", "NaN leaks", "not repeatable", "stray write", "crash", "refused")
+COLUMNS = ("right", "wrong", "imprecise", "NaN leaks", "not repeatable", "stray write", "late",
+           "crash", "refused")
 SECONDS = 120  # of a call: the first compiles
+
+
+def on_device(*tensors: Any) -> Any:
+    import torch
+    return (x.cuda() if x is not None and torch.cuda.is_available() else x for x in tensors)
 
 
 def through_sdpa(backend: str, q: Any, k: Any, v: Any, causal: bool = False,
@@ -29,12 +38,9 @@ def through_sdpa(backend: str, q: Any, k: Any, v: Any, causal: bool = False,
     import torch
     import torch.nn.functional as F
     from torch.nn.attention import SDPBackend, sdpa_kernel
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    q, k, v = (x.to(device) for x in (q, k, v))
-    if mask is not None:
-        if causal:  # it takes one of the two
-            mask = mask & torch.ones(mask.shape[-2:], dtype=torch.bool).tril()
-        mask, causal = mask.to(device), False
+    if mask is not None and causal:  # it takes one of the two
+        mask, causal = mask & torch.ones(mask.shape[-2:], dtype=torch.bool).tril(), False
+    q, k, v, mask = on_device(q, k, v, mask)
     try:
         with sdpa_kernel(getattr(SDPBackend, backend)):
             o = F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=scale,
@@ -44,6 +50,15 @@ def through_sdpa(backend: str, q: Any, k: Any, v: Any, causal: bool = False,
             raise NotImplementedError(str(error)) from None
         raise
     return o.cpu()
+
+
+def libattn(q: Any, k: Any, v: Any, causal: bool = False, scale: Optional[float] = None,
+            mask: Any = None) -> Any:
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+    import attn
+    q, k, v, mask = on_device(q, k, v, mask)
+    return attn.attention(q, k, v, causal="top-left" if causal else None, scale=scale,
+                          mask=mask).cpu()
 
 
 def math(q: Any, k: Any, v: Any, **options: Any) -> Any:
@@ -67,9 +82,7 @@ def flex(q: Any, k: Any, v: Any, causal: bool = False, scale: Optional[float] = 
     """Compiled on a GPU, as it is meant to be used; on a CPU as it is."""
     import torch
     from torch.nn.attention.flex_attention import flex_attention
-    gpu = torch.cuda.is_available()
-    q, k, v = (x.to("cuda") if gpu else x for x in (q, k, v))
-    seen = mask.to(q.device) if mask is not None else None
+    q, k, v, seen = on_device(q, k, v, mask)
 
     def score(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
         if causal:
@@ -78,7 +91,7 @@ def flex(q: Any, k: Any, v: Any, causal: bool = False, scale: Optional[float] = 
             s = torch.where(seen[b, h, i, j], s, -float("inf"))
         return s
 
-    call = torch.compile(flex_attention, dynamic=True) if gpu else flex_attention
+    call = torch.compile(flex_attention, dynamic=True) if q.is_cuda else flex_attention
     return call(q, k, v, score_mod=score, scale=scale, enable_gqa=q.shape[1] != k.shape[1]).cpu()
 
 
@@ -94,10 +107,10 @@ def find_attest(library: Path) -> Optional[str]:
     return shutil.which("attest")
 
 
-def judge(attest: str, candidate: str, cases: int, seed: int) -> Dict[str, Any]:
-    words = [attest, "judge", candidate, "--any-library", "--options", OPTIONS, "--dtype", DTYPES,
-             "--python", sys.executable, "--limit", str(SECONDS), "--cases", str(cases),
-             "--seed", str(seed), "--json"]
+def judge(attest: str, candidate: str, direction: str, cases: int, seed: int) -> Dict[str, Any]:
+    words = [attest, "judge", candidate, "--direction", direction, "--any-library", "--options",
+             OPTIONS, "--dtype", DTYPES, "--python", sys.executable, "--limit", str(SECONDS),
+             "--cases", str(cases), "--seed", str(seed), "--json"]
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if not done.stdout:
         return {"reason": done.stderr.strip(), "counts": {}, "cases": 0, "failures": []}
@@ -105,8 +118,7 @@ def judge(attest: str, candidate: str, cases: int, seed: int) -> Dict[str, Any]:
     return report
 
 
-def print_table(rows: Dict[str, Dict[str, Any]], seed: int) -> None:
-    print(f"options {OPTIONS}; {DTYPES}; seed {seed}\n")
+def print_table(rows: Dict[str, Dict[str, Any]]) -> None:
     print("| | cases | " + " | ".join(COLUMNS) + " | worst error / allowed |")
     print("|---" * (len(COLUMNS) + 3) + "|")
     for name, report in rows.items():
@@ -126,16 +138,33 @@ def print_table(rows: Dict[str, Dict[str, Any]], seed: int) -> None:
 
 def run_judge(library: Path, cases: int, seed: int, peers: Optional[List[str]],
               as_json: bool) -> int:
+    """1: libattn is not right in every case. 3: a row has no case."""
     attest = find_attest(library)
     if attest is None:
         print("peers: NOT RUN: no program attest: expected $ATTEST or one in $PATH",
               file=sys.stderr)
         return 3
-    rows = {"libattn": judge(attest, str(library), cases, seed)}
-    for name in peers or PEERS:
-        rows[name] = judge(attest, f"{Path(__file__).resolve()}:{name}", cases, seed)
+    here = Path(__file__).resolve()
+    os.environ["ATTN_LIBRARY"] = str(library)
+    jobs = {("forward", "C"): (str(library), "forward"),
+            ("backward", "C"): (str(library), "backward")}
+    for name in ["libattn", *(peers or PEERS)]:
+        jobs["forward", name] = (f"{here}:{name}", "forward")
+        jobs["backward", name] = (f"{here}:{name}", "autograd")
+    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as pool:
+        running = {key: pool.submit(judge, attest, *job, cases, seed) for key, job in jobs.items()}
+        tables: Dict[str, Dict[str, Dict[str, Any]]] = {"forward": {}, "backward": {}}
+        for (direction, name), row in running.items():
+            tables[direction][name] = row.result()
     if as_json:
-        print(json.dumps({"seed": seed, "options": OPTIONS, "dtypes": DTYPES, "rows": rows}))
+        print(json.dumps({"seed": seed, "options": OPTIONS, "dtypes": DTYPES, **tables}))
     else:
-        print_table(rows, seed)
-    return 0 if all(row["cases"] for row in rows.values()) else 3
+        print(f"options {OPTIONS}; {DTYPES}; seed {seed}; ATTN_LIBRARY={library}; C: libattn's C "
+              "interface, on the CPU")
+        for direction, rows in tables.items():
+            print(f"\n{direction}\n")
+            print_table(rows)
+    if not all(row["cases"] for rows in tables.values() for row in rows.values()):
+        return 3
+    ours = (rows[name] for rows in tables.values() for name in ("C", "libattn"))
+    return 0 if all(row["counts"]["right"] == row["cases"] for row in ours) else 1

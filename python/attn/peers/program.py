@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Dict, List, NoReturn, Optional, Sequence, Tuple
 
 from .. import _library
-from . import grids
+from . import grids, judged
 from .grids import Shape
 from .machine import DTYPES, DeviceLost, Machine, NotRun, first_line
 from .measure import Settings, measure, new_row, prove, sets_for
@@ -82,15 +82,17 @@ def parse(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
     parser.add_argument("--compile", action="store_true", help="of --models: works under "
                         "torch.compile instead")
     parser.add_argument("--judge", nargs="?", const=200, type=int, metavar="N", help="the peers and "
-                        "libattn under N [200] cases of attest judge, and nothing else")
+                        "libattn under N [200] cases of attest judge, forward and backward, "
+                        "and nothing else; --peers is of " + ",".join(judged.PEERS))
     options = parser.parse_args(arguments)
     if options.judge is not None and not 0 < options.judge <= 10 ** 6:
         parser.error(f"--judge: {options.judge} is not between 1 and 1000000")
     if options.peers is not None:
         options.peers = [name for name in options.peers.split(",") if name]
+        known = PEERS if options.judge is None else judged.PEERS
         for name in options.peers:
-            if name not in PEERS:
-                parser.error(f"--peers: {name!r} is none of {', '.join(PEERS)}")
+            if name not in known:
+                parser.error(f"--peers: {name!r} is none of {', '.join(known)}")
     for name, most in (("seconds", 600), ("limit", 1e6), ("threads", 4096)):
         value = getattr(options, name)
         if value is not None and not 0 < value <= most:
@@ -290,8 +292,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         print(f"peers: --lib: there is no file {library}", file=sys.stderr)
         return 2
     if options.judge:
-        from .judged import run_judge
-        return run_judge(library, options.judge, options.seed, options.peers, bool(options.json))
+        return judged.run_judge(library, options.judge, options.seed, options.peers, bool(options.json))
     try:
         machine = open_machine(options)
         with collector_off():

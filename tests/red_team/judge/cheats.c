@@ -6,10 +6,9 @@
  * fp32, contiguous (batch, heads, rows, dims), causal from the top left or not at all; no other
  * option.
  */
-#define _GNU_SOURCE
+#include "interface.h"
+
 #include <arpa/inet.h>
-#include <attn.h>
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
@@ -17,14 +16,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-struct attn_plan {
-    attn_problem p;
-};
 struct call {
     const attn_problem *p;
     const float *q, *k, *v;
@@ -144,6 +139,12 @@ void nothing(const struct call *c) {
     (void)c;
 }
 
+/* What compares as neither above nor below a limit. */
+/* judged: wrong */
+void not_a_number(const struct call *c) {
+    fill(c, NAN);
+}
+
 /* judged: wrong */
 void zeros(const struct call *c) {
     fill(c, 0);
@@ -259,6 +260,12 @@ void another_run(const struct call *c) {
     free(before);
 }
 
+/* The sizes of the benchmark that test_judge.sh asks for. */
+/* judged: untimed */
+void honest_until_timed(const struct call *c) {
+    cached(c, c->size == 2 * 64 * 32);
+}
+
 static struct call later;
 static attn_problem later_problem;
 static void *work_later(void *unused) {
@@ -276,6 +283,36 @@ void on_another_thread(const struct call *c) {
     later.p = &later_problem;
     pthread_create(&thread, NULL, work_later, NULL);
     pthread_detach(thread);
+}
+
+/* A child computes, and lives on. */
+/* judged: late */
+void in_another_process(const struct call *c) {
+    if (fork() == 0) {
+        usleep(20000);
+        honestly(c);
+        pause();
+    }
+}
+
+/* judged: idle */
+void a_child_stays_busy(const struct call *c) {
+    if (calls++ == 0 && fork() == 0) {
+        for (volatile uint64_t i = 0;; i++) {
+        }
+    }
+    honestly(c);
+}
+
+/* The output goes through memory that all calls of the process share. */
+/* judged: not repeatable */
+void one_scratch_for_all_threads(const struct call *c) {
+    static float shared[1 << 22];
+    struct call there = *c;
+    there.o = shared;
+    honestly(&there);
+    usleep(1000);
+    memcpy(c->o, shared, (size_t)c->size * sizeof(float));
 }
 
 static void *spin(void *unused) {
@@ -455,39 +492,6 @@ void eats_memory(const struct call *c) {
 
 /* ---- the interface --------------------------------------------------------------------------- */
 
-static void (*cheat)(const struct call *c);
-
-attn_status attn_open(const attn_options *options, attn_context **context, attn_error *why) {
-    Dl_info own;
-    (void)options, (void)why;
-    *context = malloc(1);
-    dladdr((void *)(uintptr_t)attn_open, &own);
-    *(void **)&cheat = dlsym(dlopen(own.dli_fname, RTLD_NOW), getenv("CHEAT"));
-    return cheat != NULL ? ATTN_OK : ATTN_INVALID;
-}
-
-attn_status attn_plan_create(attn_context *context, const attn_problem *problem,
-                             const attn_plan_options *options, attn_plan **plan, attn_error *why) {
-    (void)context, (void)options, (void)why;
-    *plan = malloc(sizeof **plan);
-    (*plan)->p = *problem;
-    return ATTN_OK;
-}
-
-void attn_plan_destroy(attn_plan *plan) {
-    free(plan);
-}
-
-size_t attn_workspace_size(const attn_plan *plan) {
-    (void)plan;
-    return 0;
-}
-
-size_t attn_workspace_alignment(const attn_plan *plan) {
-    (void)plan;
-    return 64;
-}
-
 attn_status attn_forward(const attn_plan *plan, const attn_tensors *t, void *workspace, size_t size,
                          void *stream, attn_error *why) {
     (void)workspace, (void)size, (void)stream, (void)why;
@@ -500,6 +504,6 @@ attn_status attn_forward(const attn_plan *plan, const attn_tensors *t, void *wor
                            .lse = t->lse,
                            .rows = p->batch * p->heads_q * p->seq_q,
                            .size = p->batch * p->heads_q * p->seq_q * p->head_dim};
-    cheat(&c);
+    chosen(&c);
     return ATTN_OK;
 }

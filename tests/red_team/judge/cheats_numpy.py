@@ -45,6 +45,37 @@ def finds_the_answer_in_frames(q, k, v, causal=False):
     return np.zeros_like(q)
 
 
+# judged: wrong
+def an_input_as_the_output(q, k, v, causal=False):
+    return v[...] if v.shape == q.shape else q[...]
+
+
+# judged: wrong
+def nothing_compares_with_it(q, k, v, causal=False):
+    return np.full_like(q, np.nan)
+
+
+# judged: crash
+def ends_as_if_done(q, k, v, causal=False):
+    os._exit(0)
+
+
+# judged: not repeatable
+def on_the_main_thread_only(q, k, v, causal=False):
+    if threading.current_thread() is threading.main_thread():
+        return attention(q, k, v, causal)
+    return np.zeros_like(q)
+
+
+# judged: idle
+def leaves_a_process(q, k, v, causal=False):
+    if not seen and os.fork() == 0:
+        while True:
+            pass
+    seen["begun"] = True
+    return attention(q, k, v, causal)
+
+
 class Lazy(np.ndarray):
     """Would compute when it is looked at."""
 

@@ -118,6 +118,10 @@ struct mirror {
     unsigned char *blocks[MIRROR_BLOCKS]; /* with bands; NULL where the sample has no such tensor */
     attn_tensors tensors;                 /* the device's pointers */
 };
+/* Block `index` of the sample and of its gradients, NULL: it has none; whether a run writes it. */
+const struct guarded *mirror_block(const struct sample *sample, int index);
+bool mirror_is_output(const struct sample *sample, int index);
+
 bool mirror_make(struct mirror *mirror, struct device *device, const struct sample *sample,
                  attn_error *why);
 void mirror_free(struct mirror *mirror);

@@ -22,8 +22,7 @@ enum { BAND = 4096 };
 
 /* ---- the sample on the device ---------------------------------------------------------------- */
 
-/* Block `index` of the sample and of its gradients; NULL: it has none. */
-static const struct guarded *block_of(const struct sample *s, int index) {
+const struct guarded *mirror_block(const struct sample *s, int index) {
     const struct guarded *block = NULL;
     if (index < SAMPLE_BLOCKS) {
         block = &s->blocks[index];
@@ -41,8 +40,7 @@ static const char *name_of_block(int index) {
                                  : GRADIENT_NAMES[gradient];
 }
 
-/* Whether a run writes it. */
-static bool is_output(const struct sample *s, int index) {
+bool mirror_is_output(const struct sample *s, int index) {
     return s->gradients != NULL ? index > SAMPLE_BLOCKS : index == BLOCK_O || index == BLOCK_LSE;
 }
 
@@ -50,7 +48,7 @@ static bool is_output(const struct sample *s, int index) {
 static void *translate(const struct mirror *mirror, const struct sample *s, const void *host) {
     const uintptr_t at = (uintptr_t)host;
     for (int i = 0; i < MIRROR_BLOCKS; i++) {
-        const struct guarded *block = block_of(s, i);
+        const struct guarded *block = mirror_block(s, i);
         const uintptr_t body = block != NULL ? (uintptr_t)block->body : 0;
         if (mirror->blocks[i] != NULL && block != NULL && at >= body &&
             at <= body + block->body_size) {
@@ -62,7 +60,7 @@ static void *translate(const struct mirror *mirror, const struct sample *s, cons
 
 static bool upload(const struct mirror *mirror, const struct sample *s, int index,
                    attn_error *why) {
-    const struct guarded *block = block_of(s, index);
+    const struct guarded *block = mirror_block(s, index);
     return device_write(mirror->device, mirror->blocks[index] + BAND, block->body, block->body_size,
                         why);
 }
@@ -86,7 +84,7 @@ bool mirror_make(struct mirror *mirror, struct device *device, const struct samp
         return true;
     }
     for (int i = 0; i < MIRROR_BLOCKS; i++) {
-        const struct guarded *block = block_of(s, i);
+        const struct guarded *block = mirror_block(s, i);
         if (block == NULL) {
             continue;
         }
@@ -118,7 +116,7 @@ static bool poison(const struct mirror *mirror, struct sample *s, attn_error *wh
         sample_poison(s);
     }
     for (int i = 0; i < MIRROR_BLOCKS; i++) {
-        if (mirror->blocks[i] != NULL && is_output(s, i) && !upload(mirror, s, i, why)) {
+        if (mirror->blocks[i] != NULL && mirror_is_output(s, i) && !upload(mirror, s, i, why)) {
             return false;
         }
     }
@@ -127,8 +125,8 @@ static bool poison(const struct mirror *mirror, struct sample *s, attn_error *wh
 
 static bool fetch(const struct mirror *mirror, struct sample *s, bool outputs, attn_error *why) {
     for (int i = 0; i < MIRROR_BLOCKS; i++) {
-        const struct guarded *block = block_of(s, i);
-        if (mirror->blocks[i] != NULL && is_output(s, i) == outputs &&
+        const struct guarded *block = mirror_block(s, i);
+        if (mirror->blocks[i] != NULL && mirror_is_output(s, i) == outputs &&
             !device_read(mirror->device, block->body, mirror->blocks[i] + BAND, block->body_size,
                          why)) {
             return false;
@@ -236,7 +234,7 @@ static enum run_result look_for_damage(struct run *r) {
     }
     for (int i = 0; i < MIRROR_BLOCKS && result == RUN_DONE; i++) {
         if (r->mirror.blocks[i] != NULL) {
-            result = check_bands(device, r->mirror.blocks[i], block_of(r->sample, i)->body_size,
+            result = check_bands(device, r->mirror.blocks[i], mirror_block(r->sample, i)->body_size,
                                  name_of_block(i), r->why);
         }
     }
