@@ -52,7 +52,6 @@ mkfifo pipe
 refuses "pipe" "pipe: not a regular file" inspect --image pipe
 refuses "no kernel selected" "none of its 2 kernels" inspect --image "$data/sm_80.cubin" --variant x
 refuses "regular expression" "is not a regular expression" inspect --variant '('
-refuses "file and another library" "--against" inspect --image "$data/sm_80.cubin" --against absent.so
 refuses "file and dump" "--dump" inspect --image "$data/sm_80.cubin" --dump .
 
 # ---- the library -----------------------------------------------------------------------------
@@ -75,7 +74,6 @@ if [ "$code" -eq 3 ] && grep -q 'no GPU kernels' stderr; then
     skipped library "it holds no machine code for GPUs"
     finish
 fi
-refuses "against nothing" "--against" inspect --against absent.so
 if [ "$(setting ATTN_KERNEL_DEBUG)" = ON ]; then
     skipped library "kernels with device asserts have no budget"
     finish
@@ -99,14 +97,6 @@ says "hash of the dumped cubin" "\"cubin_sha256\": \"$hash\""
 holds "hash in the dumped log" grep -qx "sha256 $hash" "images/$first.sm_80.log"
 holds "dumped PTX" grep -q "^.visible .entry $first" "images/$first.compute_80.ptx"
 accepts "a dumped cubin is read as it was embedded" inspect --image "images/$first.sm_80.cubin"
-library=$(dirname "$attest")/libattn.so
-accepts "against itself" inspect --variant "^$first\$" --against "$library"
-# the first row and the one below it
-sed -n '2s/^[^ ]* *//p' stdout >own
-sed -n '3s/^  other *//p' stdout >other
-same "against itself: the same" own other
-accepts "against itself, JSON" inspect --variant "^$first\$" --against "$library" --json
-says "against itself, JSON: both" '"other": {'
 : >file
 refuses "dump into a file" "file" inspect --variant "^$first\$" --dump file
 finish

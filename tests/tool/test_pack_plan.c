@@ -36,7 +36,6 @@ static const struct {
     {"\"seed\": \"0", "\"seed\": \"9", GATE_STALE, "another build"},
     {"\"image\": \"1", "\"image\": \"9", GATE_STALE, "another build"},
     {"\"absent\": null", "\"absent\": \"no GPU\"", GATE_INVALID, "nothing that the plan asks for"},
-    {"\"commit\"", "\"against\": \"" ONES "\", \"commit\"", GATE_PASS, ""},
     {"\"gpu_hour_price\": 3.6", "\"gpu_hour_price\": null", GATE_PASS, ""},
     /* no plans */
     {"\"mode\": \"full\"", "\"mode\": \"lax\"", GATE_COUNT, "expected quick or full"},

@@ -146,19 +146,6 @@ static void judge_budget(const struct json_value *unit, struct judgement *judgem
     }
 }
 
-/* cuobjdump, where it was installed, read the same in the same cubin. */
-static void judge_cuobjdump(const struct json_value *unit, struct judgement *judgement) {
-    static const char *const SAME[] = {"registers", "stack_bytes", "shared_static"};
-    for (size_t i = 0; i < sizeof SAME / sizeof *SAME; i++) {
-        char key[48];
-        snprintf(key, sizeof key, "cuobjdump_%s", SAME[i]);
-        const double own = value_of(unit, SAME[i]), said = value_of(unit, key);
-        if (json_at(json_at(unit, "values"), key) != NULL && !(own >= said && own <= said)) {
-            judge(judgement, GATE_INVALID, "%s: %g, and cuobjdump said %g", SAME[i], own, said);
-        }
-    }
-}
-
 /* Asynchronous work completed in every order in a full run. */
 static void judge_orders(const struct json_value *plan, const struct json_value *unit,
                          struct judgement *judgement) {
@@ -214,10 +201,7 @@ struct judgement judge_unit(const struct pack *pack, const struct json_value *ro
     }
     judge_values(RULES[stage].rules, unit, &judgement);
     switch (stage) {
-    case INSPECT:
-        judge_budget(unit, &judgement);
-        judge_cuobjdump(unit, &judgement);
-        break;
+    case INSPECT: judge_budget(unit, &judgement); break;
     case EMULATE: judge_orders(pack->plan, unit, &judgement); break;
     case PARITY: judge_launches(row, unit, &judgement); break;
     case SANITIZE: judge_sanitizer_logs(pack, unit, &judgement); break;

@@ -218,7 +218,7 @@ void run_tool_absent(enum stage stage, const char *device, char reason[256]) {
 }
 
 void run_tools_json(struct json *json) {
-    static const char *const TOOLS[] = {"compute-sanitizer", "cuobjdump", "ncu", "nvcc"};
+    static const char *const TOOLS[] = {"compute-sanitizer", "ncu", "nvcc"};
     char folder[TEMPORARY_SIZE], path[PATH_MAX], log[TEMPORARY_FILE], version[128];
     const bool has_folder = temporary_folder(folder, "run", NULL);
     snprintf(log, sizeof log, "%s/version", folder);

@@ -5,7 +5,6 @@
 #include "attn_inspect.h"
 #include "run/run.h"
 
-#include <errno.h>
 #include <math.h>
 #include <regex.h>
 #include <stdio.h>
@@ -270,7 +269,7 @@ static void put_list(struct json *json, const char *key, const struct arg_list *
 static bool put_head(const struct making *making, attn_error *why) {
     const struct run_request *request = making->request;
     struct json *json = making->json;
-    char library[SHA256_TEXT], against[SHA256_TEXT], tool[64], seed[17];
+    char library[SHA256_TEXT], tool[64], seed[17];
     struct utsname host = {.sysname = ""};
     if (!current_identity(library, tool, why)) {
         return false;
@@ -285,12 +284,6 @@ static bool put_head(const struct making *making, attn_error *why) {
     json_real(json, "gpu_hour_price", request->price);
     if (request->commit != NULL) {
         json_text(json, "commit", request->commit);
-    }
-    if (request->against != NULL) {
-        if (!sha256_file(request->against, against)) {
-            return explain(why, "%s: cannot be read: %s", request->against, strerror(errno));
-        }
-        json_text(json, "against", against);
     }
     json_open(json, "request", '{');
     put_list(json, "stages", &request->stages);
@@ -444,7 +437,7 @@ static bool same_json(const struct json_value *a, const struct json_value *b) {
 }
 
 static bool fits(const struct json_value *plan, const struct json_value *here, attn_error *why) {
-    static const char *const SAME[] = {"tool", "library", "against", "variants", "rows"};
+    static const char *const SAME[] = {"tool", "library", "variants", "rows"};
     const struct json_value *rows = json_at(plan, "rows");
     for (size_t i = 0; i < json_count_of(rows); i++) {
         const char *device = json_text_of(json_at(&rows->as.list.items[i], "device"));

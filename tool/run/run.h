@@ -33,7 +33,6 @@ struct run_request {
     struct arg_list stages, devices; /* none: all */
     const char *variant;             /* an extended regular expression; NULL: all */
     const char *out, *commit;        /* commit NULL: unknown */
-    const char *against;             /* another libattn.so to look at; NULL: none */
     double price;                    /* of an hour of GPU; NaN: unknown */
     double timeout;                  /* seconds for one slot; 0: as the stage needs */
     uint64_t seed;

@@ -23,13 +23,11 @@
 #include "pack/evidence.h"
 #include "pack/plan.h"
 #include "run/run.h"
-#include "stages/inspect/inspect.h"
-#include "stages/record.h"
 
 enum job { JOB_RUN, JOB_PROBE, JOB_SLOTS };
 static const char *const JOBS[] = {"run", "probe", "slots", NULL};
 
-enum { WHAT_ARGS = 5, HOW_ARGS = 7, MORE_ARGS = 3, CHILD_ARGS = 4 };
+enum { WHAT_ARGS = 5, HOW_ARGS = 6, MORE_ARGS = 3, CHILD_ARGS = 4 };
 enum { PARTS_MOST = 4096 };
 struct options {
     struct run_request request;
@@ -242,8 +240,6 @@ static void fill_tables(struct options *o) {
                  "seconds for one variant in one stage [2 minutes and "
                  "more, by stage]"),
         arg_flag("--json", &o->json, "the summary as JSON"),
-        arg_text("--against", &r->against, "LIB",
-                 "another libattn.so, such as that of make debug, to be inspected beside ours"),
     };
     const struct arg more[MORE_ARGS] = {
         arg_text("--jobs", &o->jobs.command, "CMD",
@@ -267,20 +263,6 @@ static void fill_tables(struct options *o) {
     memcpy(o->child, child, sizeof child);
 }
 
-/* The recorders run in children and elsewhere: they get the whole path. */
-static bool check_against(const char *path, attn_error *why) {
-    struct other_library other;
-    char whole[PATH_MAX];
-    if (path == NULL) {
-        unsetenv(RECORD_AGAINST);
-        return true;
-    }
-    if (realpath(path, whole) == NULL) {
-        return explain(why, "--against: %s: %s", path, strerror(errno));
-    }
-    return other_open(whole, &other, why) && setenv(RECORD_AGAINST, whole, 1) == 0;
-}
-
 static bool take_part(struct options *o) {
     struct run_part *part = &o->request.part;
     long long number = 0, of = 0;
@@ -301,7 +283,6 @@ static bool take_part(struct options *o) {
 
 static bool check(struct options *o) {
     struct run_request *request = &o->request;
-    attn_error why = {""};
     if (o->quick && o->full) {
         complain("run: --quick and --full are given, expected one of them");
     } else if (o->resume && request->out == NULL) {
@@ -319,8 +300,6 @@ static bool check(struct options *o) {
     } else if (o->jobs.command == NULL && o->more[1].seen) {
         complain("run: --workers is of --jobs, expected a command");
     } else if (!take_part(o)) { /* it has complained */
-    } else if (!check_against(request->against, &why)) {
-        complain("run: %s", why.text);
     } else {
         request->full = o->full;
         return true;

@@ -16,9 +16,6 @@
 #include "base/json.h"
 #include "pack/pack.h"
 
-/* In the environment of the recorders: the library whose kernels are looked at beside ours. */
-#define RECORD_AGAINST "ATTEST_RUN_AGAINST"
-
 /* A stage of one variant on one device, as the plan asks for it. Strings outlive the call. */
 struct slot {
     const char *device;  /* "cpu", "cuda:0"; of inspect the architecture: what attn_open takes */
