@@ -126,7 +126,7 @@ if $compiler -D_GNU_SOURCE -shared -fPIC -I"$here/../include" -o fault.so "$here
     faulty "an input is changed" 1 "cpu_row_c: case" input
     faulty "one launch of many differs" 1 "launches_differing" late
     faulty "every comparison passes" 4 "" accept
-    faulty "the child crashes" 1 "cpu_row_c: the child" crash
+    faulty "the child crashes" 1 "the child died of signal 11" crash
     faulty "the child hangs" 1 "longer than 4 s and was killed" hang --timeout 4
     faulty "the child writes nonsense" 1 "nonsense" answer
     holds "a broken unit says why" grep -q '"broken": ".*nonsense' pack/units/*.json

@@ -132,7 +132,7 @@ static const struct edit {
      "25 launches, the plan asked for 1000"},
     {"parity", "cuda:0", "\"launches_differing\": 0", "\"launches_differing\": 1", GATE_FAIL,
      "launches_differing: 1"},
-    {"parity", "cuda:0", "\"launches\": 1000", "\"launched\": 1000", GATE_INVALID, "launches: no"},
+    {"parity", "cuda:0", "\"launches\": 1000", "\"launched\": 1000", GATE_INVALID, "nan launches"},
     {"parity", "cuda:0", "\"launch_modes\": 3", "\"launch_modes\": 1", GATE_INVALID,
      "launch_modes: 1, expected each of 3"},
     {"emulate", "vgpu", "\"orders\": 4", "\"orders\": 1", GATE_INVALID, "orders: 1, expected 4"},

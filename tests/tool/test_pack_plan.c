@@ -29,6 +29,7 @@ static const struct {
     {"\"cases\": 4, ", "", GATE_INVALID, "cases"},
     {"\"timings\": 42", "\"timings\": 43", GATE_INVALID, "42 timings, the plan asked for 43"},
     {"\"launches\": 1000", "\"launches\": 100000", GATE_INVALID, "the plan asked for 100000"},
+    {"\"launches\": 1000", "\"launches\": 4", GATE_PASS, ""},
     {"\"variants\": [", "\"variants\": [{\"name\": \"cpu_old\", \"device\": \"cpu\"}, ",
      GATE_INVALID, "parity on cpu: the plan leaves out cpu_old"},
     {"\"variant\": \"fwd_gpu\"", "\"variant\": \"fwd_new\"", GATE_INVALID, "nothing that the plan"},

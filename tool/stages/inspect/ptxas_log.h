@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ptxas_log.h - what ptxas -v printed about one kernel when its cubin was made. The log of a cubin in
- * the library is headed by the cubin's hash:
+ * ptxas_log.h - what ptxas -v printed about one kernel when its cubin was made. The log of a cubin
+ * in the library is headed by the cubin's hash:
  *
  *     sha256 5a1e...
  *     ptxas info    : Compiling entry function 'kernel' for 'sm_80'

@@ -407,12 +407,3 @@ const struct ncu_kernel *ncu_figures(const struct ncu_result *result, const char
     }
     return kernel;
 }
-
-/* ---- a unit ---------------------------------------------------------------------------------- */
-
-void ncu_unit_json(struct json *unit, const struct ncu_kernel *kernel, bool idle) {
-    record_only_control(unit, "idle", idle);
-    json_open(unit, "values", '{');
-    ncu_values_json(unit, kernel);
-    json_close(unit);
-}

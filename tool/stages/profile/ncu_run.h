@@ -108,9 +108,6 @@ bool ncu_allowed(const char *ncu, const char *device, const char *driver, attn_e
 const struct ncu_kernel *ncu_figures(const struct ncu_result *result, const char *variant,
                                      attn_error *why);
 
-/* The controls and values of a unit. */
-void ncu_unit_json(struct json *unit, const struct ncu_kernel *kernel, bool idle);
-
 /* The target's side: launches the sleeping kernel, then every variant whose name matches the
  * expression, each once. Returns the exit code of the program. */
 int profile_target(const char *device, const char *driver, const regex_t *regex);

@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "base/tool_path.h"
+#include "device/kernels.h"
 #include "stages/profile/ncu_run.h"
 #include "stages/stage.h"
 
@@ -68,7 +69,14 @@ bool record_profile(const struct slot *slot, struct pack *pack, struct json *uni
     if (kernel == NULL) {
         return false;
     }
-    ncu_unit_json(unit, kernel, last.result.idle);
+    attn_variant variant;
+    record_only_control(unit, "idle", last.result.idle);
+    json_open(unit, "values", '{');
+    ncu_values_json(unit, kernel);
+    if (variant_by_name(NULL, slot->variant, &variant, NULL)) { /* else they must be seen at work */
+        json_int(unit, "tensor_cores", variant.tensor_cores);
+    }
+    json_close(unit);
     json_open(unit, "artifacts", '[');
     json_text(unit, NULL, last.artifact);
     json_close(unit);
