@@ -26,7 +26,7 @@
 #include "stages/stage.h"
 
 struct job {
-    bool json, opcodes;
+    bool json;
     const char *pattern, *image_path, *dump_path;
     regex_t regex;
     struct budgets budgets;
@@ -134,27 +134,6 @@ static int look_at_file(struct job *job) {
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-/* json NULL: as text. */
-static void show_opcodes(struct json *json, const struct inspected *row) {
-    struct sass_counts counts;
-    sass_count(&row->cubin, &row->entry, &counts);
-    for (unsigned i = 0; i < SASS_OPCODES; i++) {
-        const char *mnemonic = sass_mnemonic(i);
-        char text[8];
-        snprintf(text, sizeof text, "0x%03x", i);
-        if (counts.opcodes[i] > 0 && json == NULL) {
-            printf("  opcode %s %-10s %6" PRId64 "\n", text, mnemonic != NULL ? mnemonic : "?",
-                   counts.opcodes[i]);
-        } else if (counts.opcodes[i] > 0) {
-            json_open(json, NULL, '{');
-            json_text(json, "opcode", text);
-            json_text(json, "mnemonic", mnemonic);
-            json_int(json, "count", counts.opcodes[i]);
-            json_close(json);
-        }
-    }
-}
-
 static void put_verdict(struct json *json, const struct job *job, const struct inspected *row) {
     char failures[INSPECT_FAILURES_MAX][256];
     const struct budget *budget = budgets_find(&job->budgets, row->name, row->arch);
@@ -184,11 +163,6 @@ static void put_row(struct json *json, const struct job *job, const struct inspe
     json_int(json, "cubin_bytes", (int64_t)row->cubin.bytes);
     if (row->family != NULL) {
         put_verdict(json, job, row);
-    }
-    if (job->opcodes) {
-        json_open(json, "opcodes", '[');
-        show_opcodes(json, row);
-        json_close(json);
     }
     json_close(json);
 }
@@ -240,9 +214,6 @@ static void print_rows(const struct job *job) {
             continue;
         }
         print_row(width, &job->rows[i]);
-        if (job->opcodes) {
-            show_opcodes(NULL, &job->rows[i]);
-        }
     }
     if (job->json) {
         json_close(&json);
@@ -357,7 +328,6 @@ int verb_inspect(int argc, char **argv) {
         arg_text("--variant", &job.pattern, "RE", "only those whose name this expression matches"),
         arg_text("--image", &job.image_path, "FILE",
                  "the kernels of a cubin instead, without budgets"),
-        arg_flag("--opcodes", &job.opcodes, "how often each machine instruction occurs"),
         arg_text("--dump", &job.dump_path, "DIR", "write cubins, PTX and ptxas logs there too"),
         arg_flag("--json", &job.json, "the same as JSON"),
     };
@@ -365,13 +335,13 @@ int verb_inspect(int argc, char **argv) {
     const struct command command = {
         .verb = "inspect",
         .summary = "what the machine code in the library needs, compared with its budgets",
-        .synopsis = "[--variant RE] [--image FILE] [--opcodes] [--dump DIR] [--json]",
+        .synopsis = "[--variant RE] [--image FILE] [--dump DIR] [--json]",
         .notes = "Needs no GPU. Registers, stack, shared memory and barriers are read from the "
                  "cubin, spills from\nthe ptxas log that is bound to it by its hash, instructions "
                  "from the kernel's own code.\nExit code 3: a cubin with a budget, or all of "
                  "them, are not in this library.\n",
         .examples = "  attest inspect --variant wmma\n"
-                    "  attest inspect --image kernel.cubin --opcodes\n",
+                    "  attest inspect --image kernel.cubin\n",
         ARG_GROUPS(groups),
     };
     const enum args_result parsed = args_parse(&command, argc, argv);
