@@ -332,7 +332,7 @@ unfit "a seed that is none" "seed (16 digits)" 's,"seed": ".*","seed": "7",'
 rehash() {
     unit=$(ls "$1"/units/*.json)
     mv "$unit" "$1/units/$(sha256sum <"$unit" | cut -c1-64).json"
-    rm -f "$1/evidence.json" "$1/statement.json"
+    rm -f "$1/evidence.json"
 }
 
 # Text of a pack that would write another verdict over the true one, on a terminal.

@@ -308,19 +308,17 @@ TEST(what_all_cases_have) {
 /* ---- edits of what follows ------------------------------------------------------------------- */
 
 static const struct {
-    const char *file, *find, *by;
+    const char *find, *by;
 } PUBLISHED_EDITS[] = {
-    {EVIDENCE_FILE, "\"value\": 2.0", "\"value\": 1.0"},                /* a p50 */
-    {EVIDENCE_FILE, "\"value\": 2.0", "\"value\": null, \"was\": 2.0"}, /* NaN */
-    {EVIDENCE_FILE, "\"low\": 2.0", "\"low\": 1.0"},
-    {EVIDENCE_FILE, "\"samples\": 40", "\"samples\": 400"},
-    {EVIDENCE_FILE, "\"verdict\": \"PASS\"", "\"verdict\": \"FAIL\""},
-    {EVIDENCE_FILE, "\"gpu_seconds\": 6", "\"gpu_seconds\": 1"},
-    {EVIDENCE_FILE, "\"commit\": \"abc\"", "\"commit\": \"abd\""},
-    {EVIDENCE_FILE, "\"library\": \"2", "\"library\": \"3"},
-    {EVIDENCE_FILE, "\n}\n", "\n}\n\n"},
-    {STATEMENT_FILE, "PASSED", "WARNED"},
-    {STATEMENT_FILE, "\"failedTests\": []", "\"failedTests\": [\"x\"]"},
+    {"\"value\": 2.0", "\"value\": 1.0"},                /* a p50 */
+    {"\"value\": 2.0", "\"value\": null, \"was\": 2.0"}, /* NaN */
+    {"\"low\": 2.0", "\"low\": 1.0"},
+    {"\"samples\": 40", "\"samples\": 400"},
+    {"\"verdict\": \"PASS\"", "\"verdict\": \"FAIL\""},
+    {"\"gpu_seconds\": 6", "\"gpu_seconds\": 1"},
+    {"\"commit\": \"abc\"", "\"commit\": \"abd\""},
+    {"\"library\": \"2", "\"library\": \"3"},
+    {"\n}\n", "\n}\n\n"},
 };
 
 TEST(edits_of_what_follows) {
@@ -329,14 +327,13 @@ TEST(edits_of_what_follows) {
     char *path = fixture_path();
     if (CHECK_MSG(fixture_make(&pack, path, &why), "%s", why.text)) {
         for (size_t i = 0; i < sizeof PUBLISHED_EDITS / sizeof *PUBLISHED_EDITS; i++) {
-            const char *file = PUBLISHED_EDITS[i].file;
             size_t bytes = 0;
-            char *text = pack_published(&pack, file, &bytes, &why);
+            char *text = pack_published(&pack, EVIDENCE_FILE, &bytes, &why);
             char *edited = replaced(text, PUBLISHED_EDITS[i].find, PUBLISHED_EDITS[i].by);
             if (CHECK_MSG(edited != NULL, "no %s in %s", PUBLISHED_EDITS[i].find, text)) {
-                CHECK(pack_publish(&pack, file, edited, strlen(edited), &why));
+                CHECK(pack_publish(&pack, EVIDENCE_FILE, edited, strlen(edited), &why));
                 CHECK_EQ(pack_verify(path), EXIT_FAILED_CHECK);
-                CHECK(pack_publish(&pack, file, text, bytes, &why));
+                CHECK(pack_publish(&pack, EVIDENCE_FILE, text, bytes, &why));
                 CHECK_EQ(pack_verify(path), EXIT_DONE);
             }
             free(edited);

@@ -383,17 +383,6 @@ TEST(changed_packs_are_refused) {
     fixture_remove(path);
 }
 
-/* Both of the files that end a run are looked at. */
-TEST(a_statement_of_another_run) {
-    char *path = make_pack(REPORT_PARTIAL);
-    CHECK_EQ(unlink(path_in(path, "statement.json")), 0);
-    const struct texts texts = write_both(path, GATE_NOT_RUN);
-    HAS(texts.html, "the run did not end");
-    put(path_in(path, "statement.json"), "{}\n");
-    CHECK_EQ(report_verb(path, "--json", NULL), EXIT_FAILED_CHECK);
-    free_both(texts, path);
-}
-
 TEST(a_run_that_did_not_end) {
     char *path = make_pack(REPORT_PARTIAL);
     CHECK_EQ(unlink(path_in(path, "evidence.json")), 0);

@@ -105,7 +105,7 @@ static bool reopen_pack(struct pack *pack, struct run_request *request, attn_err
         plan = run_plan_make(request, pack->plan, why);
     }
     const bool good = plan != NULL && pack_withdraw(pack, EVIDENCE_FILE, why) &&
-                      pack_withdraw(pack, STATEMENT_FILE, why) && pack_replan(pack, plan, why);
+                      pack_replan(pack, plan, why);
     evidence_free(&evidence);
     free(plan);
     return good;
@@ -123,7 +123,7 @@ static bool lead_pack(struct pack *pack, struct run_request *request, const stru
                       attn_error *why) {
     return (options->resume || run_spread_plan(request, &options->jobs, why)) &&
            pack_open(pack, request->out, why) && lock_part(pack->path, 0, why) &&
-           pack_withdraw(pack, EVIDENCE_FILE, why) && pack_withdraw(pack, STATEMENT_FILE, why);
+           pack_withdraw(pack, EVIDENCE_FILE, why);
 }
 
 /* ---- the run --------------------------------------------------------------------------------- */
