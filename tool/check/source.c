@@ -151,7 +151,7 @@ static bool compile_in(const char *folder, struct compiler *compiler, struct sou
         source->ptx = file_read(output, &source->size, why);
         source->files = source->ptx != NULL ? file_read(files, &size, why) : NULL;
     }
-    if (source->files != NULL) {
+    if (source->ptx != NULL && source->files != NULL) {
         name_from_here(source->ptx, &source->size);
         list_files(source->files);
     }

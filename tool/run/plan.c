@@ -122,12 +122,12 @@ static bool is_subject(const struct making *making, enum stage stage,
 static void put_cases(const struct making *making, const struct run_device *device,
                       const struct run_subject *subject) {
     const struct stage_alone *alone = making->request->alone;
-    int64_t before = 0, all = 0;
+    int64_t before = 0, all = 1;
     for (size_t i = 0; i < device->count; i++) {
         const struct run_subject *other = &device->subjects[i];
         if (is_subject(making, PARITY, other) && strcmp(other->family, subject->family) == 0) {
             before += other < subject;
-            all++;
+            all += other != subject;
         }
     }
     const bool one = alone->one_case >= 0;

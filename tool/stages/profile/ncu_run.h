@@ -84,12 +84,6 @@ struct ncu_request {
 };
 enum { NCU_MOST = 16 };
 
-enum ncu_outcome {
-    NCU_DONE,
-    NCU_NOT_RUN, /* this user may not read the counters */
-    NCU_INVALID  /* it did not end, or printed no table */
-};
-
 /* What was printed, for free(), and what was read from it. Free both in any case. */
 struct ncu_result {
     char *text;
@@ -97,8 +91,8 @@ struct ncu_result {
     struct ncu_report report;
     bool idle; /* the sleeping kernel was seen as one */
 };
-enum ncu_outcome ncu_run(const struct ncu_request *request, struct ncu_result *result,
-                         attn_error *why);
+/* False and the reason: this user may not read the counters, it did not end, there is no table. */
+bool ncu_run(const struct ncu_request *request, struct ncu_result *result, attn_error *why);
 void ncu_result_free(struct ncu_result *result);
 
 /* Whether this user may read the counters of the device: tried on the sleeping kernel alone. */

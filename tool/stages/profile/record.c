@@ -19,7 +19,7 @@ enum { LIMIT_SECONDS = 240 };
 /* The last run of ncu. */
 static struct {
     struct batch batch;
-    enum ncu_outcome outcome;
+    bool done;
     struct ncu_result result;
     attn_error why;
     char artifact[SHA256_TEXT];
@@ -45,7 +45,7 @@ static bool run_batch(const struct slot *slot, const struct pack *pack, attn_err
                                         .count = last.batch.count,
                                         .log = log,
                                         .limit = LIMIT_SECONDS};
-    last.outcome = ncu_run(&request, &last.result, &last.why);
+    last.done = ncu_run(&request, &last.result, &last.why);
     unlink(log);
     rmdir(folder);
     if (last.result.text == NULL) {
@@ -61,7 +61,7 @@ bool record_profile(const struct slot *slot, struct pack *pack, struct json *uni
         last.batch.count = 0;
         return false;
     }
-    if (last.outcome != NCU_DONE) {
+    if (!last.done) {
         *why = last.why;
         return false;
     }

@@ -13,7 +13,6 @@
 
 const char *const SANITIZER_TOOL_NAMES[] = {"memcheck", "racecheck", "initcheck", "synccheck",
                                             NULL};
-const char *const SANITIZER_VERDICT_NAMES[] = {"PASS", "FAIL", "INVALID", "NOT_RUN"};
 
 static const char PREFIX[] = "=========";
 
@@ -190,15 +189,15 @@ bool sanitizer_log_is_of(const char *text, enum sanitizer_tool tool, const char 
 
 /* ---- judging --------------------------------------------------------------------------------- */
 
-enum sanitizer_verdict sanitizer_judge(const struct sanitizer_log *log, int exit_code,
-                                       int64_t variants, attn_error *why) {
-    enum sanitizer_verdict verdict = SANITIZER_INVALID;
+enum gate sanitizer_judge(const struct sanitizer_log *log, int exit_code, int64_t variants,
+                          attn_error *why) {
+    enum gate verdict = GATE_INVALID;
     why->text[0] = '\0';
     if (log->findings > 0) {
-        verdict = SANITIZER_FAIL;
+        verdict = GATE_FAIL;
         explain(why, "%" PRId64 " found", log->findings);
     } else if (log->wrong[0] != '\0') {
-        verdict = SANITIZER_FAIL;
+        verdict = GATE_FAIL;
         explain(why, "wrong result: %s", log->wrong);
     } else if (log->trouble[0] != '\0') {
         explain(why, "%s", log->trouble);
@@ -214,7 +213,7 @@ enum sanitizer_verdict sanitizer_judge(const struct sanitizer_log *log, int exit
         explain(why, "%" PRId64 " variants were verified, expected %" PRId64, log->variants,
                 variants);
     } else {
-        verdict = SANITIZER_PASS;
+        verdict = GATE_PASS;
     }
     return verdict;
 }

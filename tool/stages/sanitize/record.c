@@ -102,7 +102,7 @@ static bool run_batch(const struct slot *slot, struct pack *pack, int most, bool
         const enum sanitizer_tool tool = (enum sanitizer_tool)i;
         struct sanitizer_run run;
         *clean = sanitizer_run_variants(&here.sanitizer, tool, pattern, here.batch.count, &run) ==
-                     SANITIZER_PASS &&
+                     GATE_PASS &&
                  *clean;
         kept = keep_log(pack, tool, &run, &here.subjects[tool], why);
     }

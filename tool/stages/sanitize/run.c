@@ -66,12 +66,11 @@ static bool run_tool(const struct sanitizer *s, enum sanitizer_tool tool, const 
                          explain(&run->why, "%s", child_text(&run->child, text, sizeof text)));
 }
 
-enum sanitizer_verdict sanitizer_run_variants(const struct sanitizer *s, enum sanitizer_tool tool,
-                                              const char *pattern, int64_t variants,
-                                              struct sanitizer_run *run) {
+enum gate sanitizer_run_variants(const struct sanitizer *s, enum sanitizer_tool tool,
+                                 const char *pattern, int64_t variants, struct sanitizer_run *run) {
     return run_tool(s, tool, "--variant", pattern, run)
                ? sanitizer_judge(&run->log, run->child.code, variants, &run->why)
-               : SANITIZER_INVALID;
+               : GATE_INVALID;
 }
 
 bool sanitizer_run_fault(const struct sanitizer *s, enum sanitizer_tool tool,

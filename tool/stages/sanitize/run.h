@@ -35,9 +35,8 @@ struct sanitizer_run {
 };
 
 /* Over the variants that the expression matches, of which so many must be verified. */
-enum sanitizer_verdict sanitizer_run_variants(const struct sanitizer *sanitizer,
-                                              enum sanitizer_tool tool, const char *pattern,
-                                              int64_t variants, struct sanitizer_run *run);
+enum gate sanitizer_run_variants(const struct sanitizer *sanitizer, enum sanitizer_tool tool,
+                                 const char *pattern, int64_t variants, struct sanitizer_run *run);
 
 /* Over its planted fault: whether it was caught. */
 bool sanitizer_run_fault(const struct sanitizer *sanitizer, enum sanitizer_tool tool,
