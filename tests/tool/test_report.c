@@ -300,7 +300,7 @@ TEST(findings) {
 
 TEST(no_text_becomes_markup) {
     char *path = make_pack(REPORT_HOSTILE);
-    const struct texts texts = write_both(path, GATE_INVALID);
+    const struct texts texts = write_both(path, GATE_FAIL);
     HAS(texts.html, "&lt;/title&gt;&lt;/svg&gt;&lt;/td&gt;&lt;script&gt;");
     CHECK(strstr(texts.html, "<script") == NULL && strstr(texts.html, "<img") == NULL);
     CHECK(strstr(texts.html, "\" onmouseover=\"") == NULL);

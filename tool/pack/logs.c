@@ -25,7 +25,7 @@ static void judge_side(const struct pack *pack, const struct json_value *side, i
     char *text = judge_artifact(pack, json_at(side, "log"), &bytes, judgement);
     FILE *in = text != NULL && entry != NULL ? fmemopen(text, bytes, "r") : NULL;
     if (in != NULL && sanitizer_log_read(in, (enum sanitizer_tool)tool, entry, &log, &why) &&
-        sanitizer_log_is_of(text, (enum sanitizer_tool)tool, variant, variants, &why)) {
+        sanitizer_log_is_of(text, (enum sanitizer_tool)tool, variant, &why)) {
         gate = variant != NULL                      ? sanitizer_judge(&log, code, variants, &why)
                : sanitizer_caught(&log, code, &why) ? GATE_PASS
                                                     : GATE_INVALID;

@@ -272,18 +272,11 @@ static void put_inspect_rows(const struct making *making) {
 static void put_variants(const struct making *making) {
     struct json *json = making->json;
     attn_variant variant;
-    struct cubins at = {0};
-    bool more = next_cubin(&at);
     json_open(json, "variants", '[');
     for (int32_t i = 0; variant_next(NULL, &i, &variant);) {
         json_open(json, NULL, '{');
         json_text(json, "name", variant.name);
         json_text(json, "device", variant.device);
-        json_open(json, "cubins", '[');
-        for (; more && at.variant.name == variant.name; more = next_cubin(&at)) {
-            json_text(json, NULL, at.hash);
-        }
-        json_close(json);
         json_close(json);
     }
     json_close(json);

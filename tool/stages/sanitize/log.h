@@ -56,10 +56,10 @@ struct sanitizer_log {
 bool sanitizer_log_read(FILE *in, enum sanitizer_tool tool, const char *entry,
                         struct sanitizer_log *log, attn_error *why);
 
-/* Whether the program under the tool said that it ran under this tool, and that it verified
- * launches of this variant, as one of so many. variant NULL: whatever it ran. Else why. */
+/* Whether the program under the tool said that it ran under this tool, and verified this variant.
+ * variant NULL: whatever it ran. Else why. */
 bool sanitizer_log_is_of(const char *text, enum sanitizer_tool tool, const char *variant,
-                         int64_t variants, attn_error *why);
+                         attn_error *why);
 
 /* Of a run of `variants` variants that ended with exit_code (-1: with none). FAIL: the tool found
  * something, or the result was wrong. why: the reason, "" after PASS. */
