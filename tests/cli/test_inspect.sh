@@ -30,11 +30,8 @@ accepts "relocatable" inspect --image "$data/sm_90_relocatable.cubin"
 holds "relocatable: shared memory" test "$(row alpha | cut -d ' ' -f 9)" = 512
 accepts "one kernel of a file" inspect --image "$data/sm_80.cubin" --variant '^al'
 holds "the other is left out" test -z "$(row beta)"
-accepts "opcodes" inspect --image "$data/sm_80.cubin" --opcodes
-says "opcodes" "opcode 0x23c HMMA            3"
-accepts "json" inspect --image "$data/sm_80.cubin" --opcodes --json
+accepts "json" inspect --image "$data/sm_80.cubin" --json
 says "json" '"tensor_ops": 3'
-says "json opcodes" '"mnemonic": "HMMA"'
 says "json of what is not known" '"spill_bytes": null'
 holds "json is a list" test "$(head -c 1 stdout)" = '['
 accepts "help" inspect --help
@@ -52,7 +49,6 @@ mkfifo pipe
 refuses "pipe" "pipe: not a regular file" inspect --image pipe
 refuses "no kernel selected" "none of its 2 kernels" inspect --image "$data/sm_80.cubin" --variant x
 refuses "regular expression" "is not a regular expression" inspect --variant '('
-refuses "file and another library" "--against" inspect --image "$data/sm_80.cubin" --against absent.so
 refuses "file and dump" "--dump" inspect --image "$data/sm_80.cubin" --dump .
 
 # ---- the library -----------------------------------------------------------------------------
@@ -75,7 +71,6 @@ if [ "$code" -eq 3 ] && grep -q 'no GPU kernels' stderr; then
     skipped library "it holds no machine code for GPUs"
     finish
 fi
-refuses "against nothing" "--against" inspect --against absent.so
 if [ "$(setting ATTN_KERNEL_DEBUG)" = ON ]; then
     skipped library "kernels with device asserts have no budget"
     finish
@@ -99,14 +94,6 @@ says "hash of the dumped cubin" "\"cubin_sha256\": \"$hash\""
 holds "hash in the dumped log" grep -qx "sha256 $hash" "images/$first.sm_80.log"
 holds "dumped PTX" grep -q "^.visible .entry $first" "images/$first.compute_80.ptx"
 accepts "a dumped cubin is read as it was embedded" inspect --image "images/$first.sm_80.cubin"
-library=$(dirname "$attest")/libattn.so
-accepts "against itself" inspect --variant "^$first\$" --against "$library"
-# the first row and the one below it
-sed -n '2s/^[^ ]* *//p' stdout >own
-sed -n '3s/^  other *//p' stdout >other
-same "against itself: the same" own other
-accepts "against itself, JSON" inspect --variant "^$first\$" --against "$library" --json
-says "against itself, JSON: both" '"other": {'
 : >file
 refuses "dump into a file" "file" inspect --variant "^$first\$" --dump file
 finish

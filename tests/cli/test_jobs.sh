@@ -126,7 +126,7 @@ if ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -I"$here/../include" -o fault.so "$here
     run run $one --out crash --jobs "env FAULT=crash LD_PRELOAD=$work/fault.so"
     holds "a crash: exit code" [ "$code" -eq 1 ]
     holds "a crash: one unit" [ "$(ls crash/units | wc -l)" -eq 1 ]
-    holds "a crash: it says why" grep -q '"broken": "the child' crash/units/*
+    holds "a crash: it says why" grep -q '"broken": "case [0-9]*: the child' crash/units/*
 else
     skipped "faults" "no compiler builds them"
 fi

@@ -279,6 +279,15 @@ int fake_shared_limit(int device) {
     }
 }
 
+static int cuDeviceGetPCIBusId(char *text, int size, int device) {
+    ENTER(cuDeviceGetPCIBusId)
+    if (!is_device(device)) {
+        return FAKE_INVALID_DEVICE;
+    }
+    snprintf(text, (size_t)size, "0000:%02x:00.0", 0x17 + device);
+    return FAKE_SUCCESS;
+}
+
 static int cuDeviceGetAttribute(int *value, int attribute, int device) {
     ENTER(cuDeviceGetAttribute)
     if (!is_device(device)) {
@@ -408,6 +417,7 @@ static const struct fake_function own_functions[] = {
     FUNCTION(cuDeviceGet, 2000),
     FUNCTION(cuDeviceGetName, 2000),
     FUNCTION(cuDeviceGetAttribute, 2000),
+    FUNCTION(cuDeviceGetPCIBusId, 4010),
     FUNCTION(cuDeviceTotalMem, 3020),
     FUNCTION(cuDevicePrimaryCtxRetain, 7000),
     FUNCTION(cuDevicePrimaryCtxRelease, 11000),

@@ -28,8 +28,6 @@ static int text(char *to, unsigned int size, const char *value) {
 SHOWN int nvmlInit_v2(void);
 SHOWN int nvmlShutdown(void);
 SHOWN const char *nvmlErrorString(int error);
-SHOWN int nvmlDeviceGetCount_v2(unsigned int *count);
-SHOWN int nvmlDeviceGetHandleByIndex_v2(unsigned int index, void **device);
 SHOWN int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **device);
 SHOWN int nvmlDeviceGetName(void *device, char *to, unsigned int size);
 SHOWN int nvmlDeviceGetUUID(void *device, char *to, unsigned int size);
@@ -53,20 +51,9 @@ const char *nvmlErrorString(int error) {
     return error == NOT_FOUND ? "Not Found" : "Not Supported";
 }
 
-int nvmlDeviceGetCount_v2(unsigned int *count) {
-    *count = 1;
-    return SUCCESS;
-}
-
-int nvmlDeviceGetHandleByIndex_v2(unsigned int index, void **device) {
-    *device = &gpu;
-    return index == 0 ? SUCCESS : NOT_FOUND;
-}
-
 int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **device) {
-    (void)bus;
-    (void)device;
-    return NOT_FOUND;
+    *device = &gpu;
+    return strcmp(bus, "0000:17:00.0") == 0 ? SUCCESS : NOT_FOUND;
 }
 
 int nvmlDeviceGetName(void *device, char *to, unsigned int size) {

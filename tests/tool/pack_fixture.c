@@ -51,7 +51,7 @@ const char *fixture_plan(void) {
                         "\"seed\": \"" SEED "\", \"commit\": \"abc\", "
                         "\"environment\": {\"devices\": {\"cpu\": \"Fixture CPU, avx2, 2 "
                         "threads\", \"cuda:0\": \"Fixture GPU, sm_90, 132 multiprocessors\", "
-                        "\"vgpu\": \"vgpu\"}, \"tools\": {\"cuobjdump\": \"13.0\"}}, "
+                        "\"vgpu\": \"vgpu\"}, \"tools\": {\"ncu\": \"2025.3\"}}, "
                         "\"gpu_hour_price\": 3.6, \"request\": {\"stages\": [], "
                         "\"devices\": [], \"variant\": null}, \"variants\": ["
                         "{\"name\": \"fwd_gpu\", \"device\": \"cuda\", \"cubins\": "
@@ -244,9 +244,7 @@ static bool put_body(const struct pack *pack, FILE *out, const struct row *row, 
                     "\"local_ops\": 0, \"helpers\": 0, \"output_calls\": 0, "
                     "\"budget_registers\": 168, \"budget_tensor_ops\": 16, \"tensor_ops\": 32, "
                     "\"tensor_cores\": 1, \"tensor_demand\": 16, \"shared_static\": 1024, "
-                    "\"barriers\": 1, "
-                    "\"cuobjdump_registers\": 168, \"cuobjdump_stack_bytes\": 0, "
-                    "\"cuobjdump_shared_static\": 1024",
+                    "\"barriers\": 1",
         [EMULATE] = "\"findings\": 0, \"orders\": 4",
         [PARITY] = "\"launches\": 1000, \"launches_differing\": 0, \"launch_modes\": ",
         [BENCH] = "\"sm_clock_mhz_least\": 1980, \"sm_clock_mhz_most\": 1980, \"clock_reasons\": 0",

@@ -22,10 +22,10 @@ void fixture_remove(char *path);
 /* The plan: static text. */
 const char *fixture_plan(void);
 
-/* The pack with all its units, artifacts, evidence.json and statement.json. */
+/* The pack with all its units, artifacts and evidence.json. */
 bool fixture_make(struct pack *pack, const char *path, attn_error *why);
 
-/* Writes evidence.json and statement.json as they follow from the pack now. */
+/* Writes evidence.json as it follows from the pack now. */
 bool fixture_publish(const struct pack *pack, attn_error *why);
 
 /* The artifact of what a tool, or a stage, printed, and its name. The figures that ncu would have

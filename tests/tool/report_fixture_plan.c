@@ -124,7 +124,7 @@ static void put_environment(const struct report_making *fixture, struct json *js
 
 /* What the library has: as the rows of parity name it. */
 static void put_variants(const struct report_making *fixture, struct json *json) {
-    char name[REPORT_VARIANT], image[SHA256_TEXT];
+    char name[REPORT_VARIANT];
     json_open(json, "variants", '[');
     for (int i = 0; i < REPORT_ROW_COUNT; i++) {
         const struct report_row *row = &REPORT_ROWS[i];
@@ -132,11 +132,6 @@ static void put_variants(const struct report_making *fixture, struct json *json)
             json_open(json, NULL, '{');
             json_text(json, "name", report_variant(fixture, row, k, name));
             json_text(json, "device", report_is_cpu(row) ? "cpu" : "cuda");
-            json_open(json, "cubins", '[');
-            if (!report_is_cpu(row)) {
-                json_text(json, NULL, report_image(row, k, image));
-            }
-            json_close(json);
             json_open(json, "chosen", '[');
             if (!report_is_cpu(row) && k < REPORT_CHOSEN) {
                 json_text(json, NULL, row->device);

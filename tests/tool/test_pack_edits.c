@@ -132,7 +132,7 @@ static const struct edit {
      "25 launches, the plan asked for 1000"},
     {"parity", "cuda:0", "\"launches_differing\": 0", "\"launches_differing\": 1", GATE_FAIL,
      "launches_differing: 1"},
-    {"parity", "cuda:0", "\"launches\": 1000", "\"launched\": 1000", GATE_INVALID, "launches: no"},
+    {"parity", "cuda:0", "\"launches\": 1000", "\"launched\": 1000", GATE_INVALID, "nan launches"},
     {"parity", "cuda:0", "\"launch_modes\": 3", "\"launch_modes\": 1", GATE_INVALID,
      "launch_modes: 1, expected each of 3"},
     {"emulate", "vgpu", "\"orders\": 4", "\"orders\": 1", GATE_INVALID, "orders: 1, expected 4"},
@@ -147,8 +147,6 @@ static const struct edit {
     {"inspect", "sm_90", "\"tensor_cores\": 1", "\"tensor_cores\": 0", GATE_FAIL, "tensor_ops"},
     /* what the tools printed */
     {"inspect", "sm_90", "\"spill_bytes\": 0", "\"spill_bytes\": 8", GATE_FAIL, "spill_bytes: 8"},
-    {"inspect", "sm_90", "\"registers\": 168", "\"registers\": 160", GATE_INVALID,
-     "registers: 160, and cuobjdump said 168"},
     {"inspect", "sm_90", "\"artifacts\": [", "\"artifacts\": [], \"logs\": [", GATE_INVALID,
      "printed is not there"},
     {"sanitize", "cuda:0", "\"variants\": 1", "\"variants\": 2", GATE_INVALID, "expected 2"},
@@ -310,19 +308,17 @@ TEST(what_all_cases_have) {
 /* ---- edits of what follows ------------------------------------------------------------------- */
 
 static const struct {
-    const char *file, *find, *by;
+    const char *find, *by;
 } PUBLISHED_EDITS[] = {
-    {EVIDENCE_FILE, "\"value\": 2.0", "\"value\": 1.0"},                /* a p50 */
-    {EVIDENCE_FILE, "\"value\": 2.0", "\"value\": null, \"was\": 2.0"}, /* NaN */
-    {EVIDENCE_FILE, "\"low\": 2.0", "\"low\": 1.0"},
-    {EVIDENCE_FILE, "\"samples\": 40", "\"samples\": 400"},
-    {EVIDENCE_FILE, "\"verdict\": \"PASS\"", "\"verdict\": \"FAIL\""},
-    {EVIDENCE_FILE, "\"gpu_seconds\": 6", "\"gpu_seconds\": 1"},
-    {EVIDENCE_FILE, "\"commit\": \"abc\"", "\"commit\": \"abd\""},
-    {EVIDENCE_FILE, "\"library\": \"2", "\"library\": \"3"},
-    {EVIDENCE_FILE, "\n}\n", "\n}\n\n"},
-    {STATEMENT_FILE, "PASSED", "WARNED"},
-    {STATEMENT_FILE, "\"failedTests\": []", "\"failedTests\": [\"x\"]"},
+    {"\"value\": 2.0", "\"value\": 1.0"},                /* a p50 */
+    {"\"value\": 2.0", "\"value\": null, \"was\": 2.0"}, /* NaN */
+    {"\"low\": 2.0", "\"low\": 1.0"},
+    {"\"samples\": 40", "\"samples\": 400"},
+    {"\"verdict\": \"PASS\"", "\"verdict\": \"FAIL\""},
+    {"\"gpu_seconds\": 6", "\"gpu_seconds\": 1"},
+    {"\"commit\": \"abc\"", "\"commit\": \"abd\""},
+    {"\"library\": \"2", "\"library\": \"3"},
+    {"\n}\n", "\n}\n\n"},
 };
 
 TEST(edits_of_what_follows) {
@@ -331,14 +327,13 @@ TEST(edits_of_what_follows) {
     char *path = fixture_path();
     if (CHECK_MSG(fixture_make(&pack, path, &why), "%s", why.text)) {
         for (size_t i = 0; i < sizeof PUBLISHED_EDITS / sizeof *PUBLISHED_EDITS; i++) {
-            const char *file = PUBLISHED_EDITS[i].file;
             size_t bytes = 0;
-            char *text = pack_published(&pack, file, &bytes, &why);
+            char *text = pack_published(&pack, EVIDENCE_FILE, &bytes, &why);
             char *edited = replaced(text, PUBLISHED_EDITS[i].find, PUBLISHED_EDITS[i].by);
             if (CHECK_MSG(edited != NULL, "no %s in %s", PUBLISHED_EDITS[i].find, text)) {
-                CHECK(pack_publish(&pack, file, edited, strlen(edited), &why));
+                CHECK(pack_publish(&pack, EVIDENCE_FILE, edited, strlen(edited), &why));
                 CHECK_EQ(pack_verify(path), EXIT_FAILED_CHECK);
-                CHECK(pack_publish(&pack, file, text, bytes, &why));
+                CHECK(pack_publish(&pack, EVIDENCE_FILE, text, bytes, &why));
                 CHECK_EQ(pack_verify(path), EXIT_DONE);
             }
             free(edited);

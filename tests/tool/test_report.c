@@ -300,7 +300,7 @@ TEST(findings) {
 
 TEST(no_text_becomes_markup) {
     char *path = make_pack(REPORT_HOSTILE);
-    const struct texts texts = write_both(path, GATE_INVALID);
+    const struct texts texts = write_both(path, GATE_FAIL);
     HAS(texts.html, "&lt;/title&gt;&lt;/svg&gt;&lt;/td&gt;&lt;script&gt;");
     CHECK(strstr(texts.html, "<script") == NULL && strstr(texts.html, "<img") == NULL);
     CHECK(strstr(texts.html, "\" onmouseover=\"") == NULL);
@@ -381,17 +381,6 @@ TEST(changed_packs_are_refused) {
     CHECK_EQ(report_verb("/nonexistent", "--json", NULL), EXIT_BAD_INPUT);
     pack_close(&pack);
     fixture_remove(path);
-}
-
-/* Both of the files that end a run are looked at. */
-TEST(a_statement_of_another_run) {
-    char *path = make_pack(REPORT_PARTIAL);
-    CHECK_EQ(unlink(path_in(path, "statement.json")), 0);
-    const struct texts texts = write_both(path, GATE_NOT_RUN);
-    HAS(texts.html, "the run did not end");
-    put(path_in(path, "statement.json"), "{}\n");
-    CHECK_EQ(report_verb(path, "--json", NULL), EXIT_FAILED_CHECK);
-    free_both(texts, path);
 }
 
 TEST(a_run_that_did_not_end) {

@@ -151,7 +151,7 @@ static bool compile_in(const char *folder, struct compiler *compiler, struct sou
         source->ptx = file_read(output, &source->size, why);
         source->files = source->ptx != NULL ? file_read(files, &size, why) : NULL;
     }
-    if (source->files != NULL) {
+    if (source->ptx != NULL && source->files != NULL) {
         name_from_here(source->ptx, &source->size);
         list_files(source->files);
     }
@@ -245,12 +245,6 @@ enum source_result source_read(const char *path, int sm, struct source *source, 
         explain(why, "%s: expected a file whose name ends with .cu or .ptx", path);
         return SOURCE_BAD;
     }
-    const size_t length = strlen(path);
-    source->files = malloc(length + 2);
-    source->ptx = source->files != NULL ? file_read(path, &source->size, why) : NULL;
-    if (source->files != NULL) {
-        memcpy(source->files, path, length);
-        memcpy(source->files + length, "\n", 2);
-    }
+    source->ptx = file_read(path, &source->size, why);
     return source->ptx != NULL ? SOURCE_READ : SOURCE_BAD;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * driver.h - what the tool calls of the CUDA driver, with the signatures of CUDA 12.0, through
- * attn_driver_function. For device.c and bench_kernels.c alone.
+ * attn_driver_function. For this folder alone.
  */
 #ifndef ATTEST_DEVICE_DRIVER_H
 #define ATTEST_DEVICE_DRIVER_H

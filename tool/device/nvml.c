@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/message.h"
+#include "device/driver.h"
 
 enum { NVML_SUCCESS = 0, CLOCK_SM = 1, CLOCK_MEMORY = 2, TEMPERATURE_GPU = 0, TEXT = 96 };
 static const double PAUSE = 20e-3; /* seconds between two looks */
@@ -20,8 +21,6 @@ static const double PAUSE = 20e-3; /* seconds between two looks */
 #define NVML_FUNCTIONS(F)                                                                          \
     F(init, "nvmlInit_v2", (void))                                                                 \
     F(shutdown, "nvmlShutdown", (void))                                                            \
-    F(count, "nvmlDeviceGetCount_v2", (unsigned int *count))                                       \
-    F(by_index, "nvmlDeviceGetHandleByIndex_v2", (unsigned int index, void **device))              \
     F(by_bus, "nvmlDeviceGetHandleByPciBusId_v2", (const char *bus, void **device))                \
     F(name, "nvmlDeviceGetName", (void *device, char *text, unsigned int size))                    \
     F(uuid, "nvmlDeviceGetUUID", (void *device, char *text, unsigned int size))                    \
@@ -84,53 +83,26 @@ static bool succeeded(const struct nvml *nvml, int error, const char *call, attn
     return explain(why, "%s: NVML error %d, %s", call, error, text != NULL ? text : "no text");
 }
 
-/* Its address on the bus, since the two libraries may count GPUs in another order. */
-static bool find_bus(const attn_context *context, const char *device, char *bus, int size) {
+/* By its address on the bus, since the two libraries may count GPUs in another order. A driver
+ * without buses, such as the virtual one, has no such GPU. */
+static bool find_device(struct nvml *nvml, const attn_context *context, const char *device,
+                        attn_error *why) {
     int (*get)(int *handle, int ordinal) = NULL;
     int (*bus_of)(char *text, int size, int handle) = NULL;
     void *found[2] = {NULL, NULL};
-    const char *colon = strchr(device, ':');
+    char bus[32] = "";
     int handle = 0;
-    if (attn_driver_function(context, "cuDeviceGet", &found[0], NULL) != ATTN_OK ||
-        attn_driver_function(context, "cuDeviceGetPCIBusId", &found[1], NULL) != ATTN_OK) {
+    if (attn_driver_function(context, "cuDeviceGet", &found[0], why) != ATTN_OK ||
+        attn_driver_function(context, "cuDeviceGetPCIBusId", &found[1], why) != ATTN_OK) {
         return false;
     }
     memcpy(&get, &found[0], sizeof get);
     memcpy(&bus_of, &found[1], sizeof bus_of);
-    return get(&handle, colon != NULL ? (int)strtol(colon + 1, NULL, 10) : 0) == 0 &&
-           bus_of(bus, size, handle) == 0;
-}
-
-/* A driver without buses may be no GPU's at all: the virtual one on a machine that has another. */
-static bool has_name(const struct nvml *nvml, const attn_context *context, attn_error *why) {
-    attn_device device = {.size = sizeof device};
-    char name[TEXT] = "";
-    if (attn_device_get(context, &device, why) != ATTN_OK ||
-        !succeeded(nvml, nvml->functions.name(nvml->device, name, TEXT), "nvmlDeviceGetName",
-                   why)) {
-        return false;
+    if (get(&handle, driver_ordinal(device)) != 0 || bus_of(bus, sizeof bus, handle) != 0) {
+        return explain(why, "the driver does not say where %s is", device);
     }
-    return strcmp(name, device.name) == 0 ||
-           explain(why, "NVML's only GPU is a %s, not the %s", name, device.name);
-}
-
-static bool find_device(struct nvml *nvml, const attn_context *context, const char *device,
-                        attn_error *why) {
-    char bus[32] = "";
-    unsigned int count = 0;
-    if (find_bus(context, device, bus, sizeof bus)) {
-        return succeeded(nvml, nvml->functions.by_bus(bus, &nvml->device),
-                         "nvmlDeviceGetHandleByPciBusId", why);
-    }
-    if (!succeeded(nvml, nvml->functions.count(&count), "nvmlDeviceGetCount", why)) {
-        return false;
-    }
-    if (count != 1) {
-        return explain(why, "the driver does not say which of NVML's %u GPUs is %s", count, device);
-    }
-    return succeeded(nvml, nvml->functions.by_index(0, &nvml->device), "nvmlDeviceGetHandleByIndex",
-                     why) &&
-           has_name(nvml, context, why);
+    return succeeded(nvml, nvml->functions.by_bus(bus, &nvml->device),
+                     "nvmlDeviceGetHandleByPciBusId", why);
 }
 
 struct nvml *nvml_open(const attn_context *context, const char *device, attn_error *why) {

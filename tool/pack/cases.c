@@ -9,6 +9,7 @@
 
 #include "attn_verify.h"
 #include "pack/judge.h"
+#include "pack/plan.h"
 
 static attn_statistics statistics_of(const struct json_value *figures) {
     const struct json_value *nans = json_at(figures, "nans");
@@ -42,7 +43,7 @@ static attn_verdict verdict_of(const struct json_value *one, bool resampled) {
     return attn_judge(dtype_of(one), &statistics, resamples, count);
 }
 
-static void judge_case(const struct json_value *one, int64_t number, struct judgement *judgement) {
+void judge_one_case(const struct json_value *one, int64_t number, struct judgement *judgement) {
     const struct json_value *damage = json_at(one, "damage");
     const long long n = number;
     if (json_int_at(one, "number", 0) != number) {
@@ -65,13 +66,17 @@ static void judge_case(const struct json_value *one, int64_t number, struct judg
 void judge_cases(const struct json_value *row, const struct json_value *unit,
                  struct judgement *judgement) {
     const struct json_value *list = json_at(unit, "cases");
-    const int64_t wanted = json_int_at(row, "cases", 1);
+    const struct json_value *subject =
+        find_variant(json_at(row, "subjects"), json_text_at(unit, "variant"));
+    const struct json_value *own = json_at(subject, "cases"); /* of parity alone */
+    const int64_t first = json_int_at(subject, "first_case", 1);
+    const int64_t wanted = json_int_of(own != NULL ? own : json_at(row, "cases"), 1);
     if (wanted < 1 || (int64_t)json_count_of(list) != wanted) {
         judge(judgement, GATE_INVALID, "%zu cases, the plan asked for %lld", json_count_of(list),
               (long long)wanted);
     }
     for (size_t i = 0; i < json_count_of(list); i++) {
-        judge_case(json_item(list, i), (int64_t)i, judgement);
+        judge_one_case(json_item(list, i), first + (int64_t)i, judgement);
     }
 }
 

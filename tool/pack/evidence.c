@@ -166,7 +166,9 @@ static void add_row(const struct work *work, const struct json_value *row, struc
     } else if (out->subjects == 0) {
         judge(&out->judgement, GATE_NOT_RUN, "no variant was asked for");
     }
-    judge_counts(&counts, &out->judgement);
+    if (json_int_at(row, "one_case", 0) < 0) { /* a single one need not have controls */
+        judge_counts(&counts, &out->judgement);
+    }
     json_text(json, "stage", STAGE_NAMES[out->stage]);
     json_text(json, "device", out->device);
     json_real(json, "seconds", out->seconds);
@@ -258,63 +260,13 @@ static void write_evidence(struct json *json, struct work *work) {
     names_json(json, "artifacts", &work->artifacts);
 }
 
-static void resource_json(struct json *json, const char *name, const char *hash) {
-    json_open(json, NULL, '{');
-    json_text(json, "name", name);
-    json_open(json, "digest", '{');
-    json_text(json, "sha256", hash);
-    json_close(json);
-    json_close(json);
-}
-
-/* The rows whose verdicts are from one gate to another. */
-static void tests_json(struct json *json, const char *key, const struct evidence *evidence,
-                       enum gate from, enum gate to) {
-    json_open(json, key, '[');
-    for (size_t i = 0; i < evidence->row_count; i++) {
-        const struct evidence_row *row = &evidence->rows[i];
-        if (row->judgement.gate >= from && row->judgement.gate <= to) {
-            char text[160];
-            snprintf(text, sizeof text, "%s on %.120s", STAGE_NAMES[row->stage], row->device);
-            json_text(json, NULL, text);
-        }
-    }
-    json_close(json);
-}
-
-/* in-toto Statement v1 with the predicate test-result v0.1. */
-static void write_statement(struct json *json, struct work *work) {
-    const struct evidence *evidence = work->evidence;
-    const struct json_value *plan = work->pack->plan;
-    const enum gate gate = evidence->judgement.gate;
-    json_text(json, "_type", "https://in-toto.io/Statement/v1");
-    json_open(json, "subject", '[');
-    resource_json(json, "libattn", json_text_at(plan, "library"));
-    json_close(json);
-    json_text(json, "predicateType", "https://in-toto.io/attestation/test-result/v0.1");
-    json_open(json, "predicate", '{');
-    json_text(json, "result",
-              gate == GATE_PASS && !evidence->partial     ? "PASSED"
-              : gate == GATE_FAIL || gate == GATE_INVALID ? "FAILED"
-                                                          : "WARNED");
-    json_open(json, "configuration", '[');
-    resource_json(json, "plan.json", work->pack->plan_hash);
-    resource_json(json, "root", evidence->root);
-    json_close(json);
-    tests_json(json, "passedTests", evidence, GATE_PASS, GATE_PASS);
-    tests_json(json, "warnedTests", evidence, GATE_NOT_RUN, GATE_STALE);
-    tests_json(json, "failedTests", evidence, GATE_FAIL, GATE_INVALID);
-    json_close(json);
-}
-
-/* What `write` writes, in canonical form, for free(). */
-static char *text_of(void (*write)(struct json *, struct work *), struct work *work, size_t *bytes,
-                     attn_error *why) {
+/* In canonical form, for free(). */
+static char *text_of(struct work *work, size_t *bytes, attn_error *why) {
     struct memo memo;
     if (!memo_begin(&memo, why)) {
         return NULL;
     }
-    write(&memo.json, work);
+    write_evidence(&memo.json, work);
     return memo_text(&memo, bytes, why);
 }
 
@@ -354,11 +306,8 @@ bool evidence_make(const struct pack *pack, struct evidence *evidence, attn_erro
         good = (evidence->rows != NULL && evidence->slots != NULL) || explain(why, "out of memory");
     }
     if (good) {
-        evidence->text = text_of(write_evidence, &work, &evidence->text_bytes, why);
-        evidence->statement = evidence->text != NULL
-                                  ? text_of(write_statement, &work, &evidence->statement_bytes, why)
-                                  : NULL;
-        good = evidence->statement != NULL;
+        evidence->text = text_of(&work, &evidence->text_bytes, why);
+        good = evidence->text != NULL;
     }
     for (size_t i = 0; work.units != NULL && i < work.names.count; i++) {
         json_free(work.units[i].value);
@@ -373,13 +322,11 @@ void evidence_free(struct evidence *evidence) {
     free(evidence->rows);
     free(evidence->slots);
     free(evidence->text);
-    free(evidence->statement);
     *evidence = (struct evidence){.judgement.gate = GATE_NOT_RUN};
 }
 
 bool evidence_publish(const struct pack *pack, const struct evidence *evidence, attn_error *why) {
-    return pack_publish(pack, EVIDENCE_FILE, evidence->text, evidence->text_bytes, why) &&
-           pack_publish(pack, STATEMENT_FILE, evidence->statement, evidence->statement_bytes, why);
+    return pack_publish(pack, EVIDENCE_FILE, evidence->text, evidence->text_bytes, why);
 }
 
 static int line_of_difference(const char *a, const char *b) {
@@ -390,26 +337,19 @@ static int line_of_difference(const char *a, const char *b) {
     return line;
 }
 
-/* Whether what was published is what follows, or is absent: then `ended` becomes false. */
-static bool follows(const struct pack *pack, const char *file, const char *text, size_t bytes,
-                    bool *ended, attn_error *why) {
+bool evidence_published(const struct pack *pack, const struct evidence *evidence, bool *ended,
+                        attn_error *why) {
     size_t size = 0;
-    char *found = pack_published(pack, file, &size, why);
-    *ended = *ended && found != NULL;
-    const bool same =
-        found != NULL ? size == bytes && memcmp(found, text, bytes) == 0 : why->text[0] == '\0';
+    char *found = pack_published(pack, EVIDENCE_FILE, &size, why);
+    *ended = found != NULL;
+    bool same = found == NULL && why->text[0] == '\0'; /* it is absent */
+    if (found != NULL) {
+        same = size == evidence->text_bytes && memcmp(found, evidence->text, size) == 0;
+    }
     if (found != NULL && !same) {
         explain(why, "%s/%s: line %d is not what follows from the plan and the units", pack->path,
-                file, line_of_difference(found, text));
+                EVIDENCE_FILE, line_of_difference(evidence->text, found));
     }
     free(found);
     return same;
-}
-
-bool evidence_published(const struct pack *pack, const struct evidence *evidence, bool *ended,
-                        attn_error *why) {
-    *ended = true;
-    return follows(pack, EVIDENCE_FILE, evidence->text, evidence->text_bytes, ended, why) &&
-           follows(pack, STATEMENT_FILE, evidence->statement, evidence->statement_bytes, ended,
-                   why);
 }

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * evidence.h - what follows from a pack's plan and units: verdicts, statistics, evidence.json and
- * the in-toto Statement.
+ * evidence.h - what follows from a pack's plan and units: verdicts, statistics, evidence.json.
  *
- *     evidence_make -> look at it, compare or publish its texts -> evidence_free
+ *     evidence_make -> look at it, compare or publish its text -> evidence_free
  *
  * Invariant: a function of plan.json, units/ and artifacts/ alone. No clock, no device and no
  * environment enters: the same pack gives the same bytes everywhere.
@@ -42,23 +41,21 @@ struct evidence {
     size_t unit_count, stale_count;
     double gpu_seconds, gpu_price; /* of the rows on GPUs; the price is NaN where unknown */
     char root[SHA256_TEXT];        /* of the names of everything that was observed */
-    char *text, *statement;        /* evidence.json, statement.json */
-    size_t text_bytes, statement_bytes;
+    char *text;                    /* evidence.json */
+    size_t text_bytes;
 };
 
-/* The files that hold the texts. */
 #define EVIDENCE_FILE "evidence.json"
-#define STATEMENT_FILE "statement.json"
 
 /* False and the reason where the pack is damaged: a file does not have its hash, is no unit, or the
  * plan is none. The pack outlives the evidence. Free it in either case. */
 bool evidence_make(const struct pack *pack, struct evidence *evidence, attn_error *why);
 void evidence_free(struct evidence *evidence);
 
-/* Writes both texts into the pack. */
+/* Writes the text into the pack. */
 bool evidence_publish(const struct pack *pack, const struct evidence *evidence, attn_error *why);
 
-/* Whether the texts in the pack are those that follow, or absent: then the run has not *ended. */
+/* Whether the text in the pack is the one that follows, or absent: then the run has not *ended. */
 bool evidence_published(const struct pack *pack, const struct evidence *evidence, bool *ended,
                         attn_error *why);
 
@@ -66,9 +63,7 @@ bool evidence_published(const struct pack *pack, const struct evidence *evidence
  * (current.c). */
 bool current_identity(char library[SHA256_TEXT], char tool[64], attn_error *why);
 
-/* STALE unless variants with their devices and cubins, and images, are those of this library, and
- * the library itself where there are rows of a CPU. The plan has the form of one. False and the
- * reason: the library could not be read. */
+/* STALE unless the pack is of this library. False and the reason: the library cannot be read. */
 bool judge_current(const struct pack *pack, struct judgement *judgement, attn_error *why);
 
 /* On one screen, for `attest run` and `attest verify` (verify.c). Only PASS is called PASS; what

@@ -28,7 +28,7 @@ enum stage stage_of(const char *name);
 /* Whether a row's or unit's device is a GPU: cuda:N. */
 bool names_gpu(const char *device);
 
-enum { LEAST_LAUNCHES = 1000 }; /* of parity, in each launch mode */
+enum { LEAST_LAUNCHES = 1000 }; /* of parity in attest run, in each launch mode */
 
 /* row: its row of the plan. */
 struct judgement judge_unit(const struct pack *pack, const struct json_value *row,
@@ -54,7 +54,10 @@ void timings_json(struct json *json, const struct json_value *unit);
 char *judge_artifact(const struct pack *pack, const struct json_value *name, size_t *bytes,
                      struct judgement *judgement);
 
-/* Numbered from 0, as many as planned, each accepted by attn_judge. */
+/* One of them: with this number, impostors refused, no damage, accepted by attn_judge. */
+void judge_one_case(const struct json_value *one, int64_t number, struct judgement *judgement);
+
+/* As many as planned, numbered as planned. */
 void judge_cases(const struct json_value *row, const struct json_value *unit,
                  struct judgement *judgement);
 

@@ -15,7 +15,6 @@
  * kernel, which must be clean. */
 static void judge_side(const struct pack *pack, const struct json_value *side, int tool,
                        const char *variant, struct judgement *judgement) {
-    static const enum gate GATES[] = {GATE_PASS, GATE_FAIL, GATE_INVALID, GATE_NOT_RUN};
     const char *entry = json_text_at(side, "entry");
     const int code = (int)json_int_at(side, "exit", 0); /* -1, no exit code: none */
     const int64_t variants = variant != NULL ? json_int_at(side, "variants", 1) : 0;
@@ -26,8 +25,8 @@ static void judge_side(const struct pack *pack, const struct json_value *side, i
     char *text = judge_artifact(pack, json_at(side, "log"), &bytes, judgement);
     FILE *in = text != NULL && entry != NULL ? fmemopen(text, bytes, "r") : NULL;
     if (in != NULL && sanitizer_log_read(in, (enum sanitizer_tool)tool, entry, &log, &why) &&
-        sanitizer_log_is_of(text, (enum sanitizer_tool)tool, variant, variants, &why)) {
-        gate = variant != NULL ? GATES[sanitizer_judge(&log, code, variants, &why)]
+        sanitizer_log_is_of(text, (enum sanitizer_tool)tool, variant, &why)) {
+        gate = variant != NULL                      ? sanitizer_judge(&log, code, variants, &why)
                : sanitizer_caught(&log, code, &why) ? GATE_PASS
                                                     : GATE_INVALID;
     }

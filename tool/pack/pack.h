@@ -6,7 +6,6 @@
  *     PACK/units/HASH.json      what one piece of work observed
  *     PACK/artifacts/HASH       logs and other raw files that units name
  *     PACK/evidence.json        what follows from them; absent while a run goes on
- *     PACK/statement.json
  *
  * Invariant: a file appears whole, under its name, or not at all, and is on disk before it has the
  * name: a run that is killed, or a disk that is full, leaves what was there, and at worst a file

@@ -262,6 +262,10 @@ bool plan_judge(const struct json_value *plan, struct json *json, struct judgeme
     for (size_t i = 0; i < json_count_of(review.rows); i++) {
         const struct json_value *row = json_item(review.rows, i);
         const enum stage stage = stage_of(json_text_at(row, "stage"));
+        if (stage == PARITY && json_int_at(row, "launches", 0) < LEAST_LAUNCHES) {
+            list(&review, "%s on %s: fewer than %d launches", STAGE_NAMES[stage],
+                 json_text_at(row, "device"), (int)LEAST_LAUNCHES);
+        }
         if (!is_absent(row) && (stage == BENCH || stage == PROFILE)) {
             review_timed(&review, row);
         }

@@ -140,9 +140,7 @@ int verb_verify(int argc, char **argv) {
     bool as_json = false, current = false;
     const char *path = NULL;
     struct arg args[] = {
-        arg_flag("--current", &current,
-                 "STALE, unless its variants and images are those of this library, and of CPUs the "
-                 "library itself"),
+        arg_flag("--current", &current, "STALE, unless it is of this library"),
         arg_flag("--json", &as_json, "the same as JSON"),
     };
     struct arg positional = arg_text("PACK", &path, "PACK", "");

@@ -50,7 +50,7 @@ struct peers_file {
 struct pack_report {
     struct pack pack;
     struct evidence evidence;    /* the whole is NOT_RUN at best if the run did not end */
-    bool ended;                  /* evidence.json and statement.json are there */
+    bool ended;                  /* evidence.json is there */
     struct json_value *document; /* evidence.json, as it follows from the pack */
     struct report_slot *slots;   /* in the order of the plan */
     size_t slot_count;

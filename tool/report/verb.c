@@ -46,7 +46,7 @@ static bool lies_in(const char *file, const char *folder) {
 
 /* Whether to write it would destroy what the report is of. */
 static bool is_of_the_pack(const char *file, const char *pack) {
-    static const char *const OWN[] = {"plan.json", EVIDENCE_FILE, STATEMENT_FILE};
+    static const char *const OWN[] = {"plan.json", EVIDENCE_FILE};
     const char *slash = strrchr(file, '/'), *name = slash != NULL ? slash + 1 : file;
     char units[PATH_MAX], artifacts[PATH_MAX];
     snprintf(units, sizeof units, "%s/units", pack);

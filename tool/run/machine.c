@@ -31,11 +31,15 @@ enum { PROBE_SECONDS = 120 };
 
 static bool take_variant(struct run_device *device, const char *line) {
     struct run_subject subject = {.refusal = ""};
+    attn_variant variant;
     char runs[4];
     if (sscanf(line, "%95[^\t]\t%64[^\t]\t%3[a-z]\t%255[^\n]", subject.variant, subject.image, runs,
-               subject.refusal) < 3) {
+               subject.refusal) < 3 ||
+        !variant_by_name(NULL, subject.variant, &variant, NULL)) {
         return false;
     }
+    subject.family = variant.family;
+    subject.direction = (int)variant.direction;
     if (strcmp(subject.image, "-") == 0) {
         subject.image[0] = '\0';
     }
@@ -218,7 +222,7 @@ void run_tool_absent(enum stage stage, const char *device, char reason[256]) {
 }
 
 void run_tools_json(struct json *json) {
-    static const char *const TOOLS[] = {"compute-sanitizer", "cuobjdump", "ncu", "nvcc"};
+    static const char *const TOOLS[] = {"compute-sanitizer", "ncu", "nvcc"};
     char folder[TEMPORARY_SIZE], path[PATH_MAX], log[TEMPORARY_FILE], version[128];
     const bool has_folder = temporary_folder(folder, "run", NULL);
     snprintf(log, sizeof log, "%s/version", folder);

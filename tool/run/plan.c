@@ -5,7 +5,6 @@
 #include "attn_inspect.h"
 #include "run/run.h"
 
-#include <errno.h>
 #include <math.h>
 #include <regex.h>
 #include <stdio.h>
@@ -53,20 +52,25 @@ static bool check_names(const struct run_request *request, attn_error *why) {
     return true;
 }
 
-static bool selected(const struct making *making, const char *variant) {
-    return regexec(&making->regex, variant, 0, NULL, 0) == 0;
+static bool selected(const struct making *making, const char *variant, int direction) {
+    const struct stage_alone *alone = making->request->alone;
+    return (alone == NULL || alone->direction < 0 || alone->direction == direction) &&
+           regexec(&making->regex, variant, 0, NULL, 0) == 0;
 }
 
 /* Whether some variant of the library matches. */
 static bool check_pattern(const struct making *making, attn_error *why) {
+    const struct stage_alone *alone = making->request->alone;
+    const bool backward = alone != NULL && alone->direction == ATTN_BACKWARD;
     attn_variant variant;
     for (int32_t i = 0; variant_next(NULL, &i, &variant);) {
-        if (selected(making, variant.name)) {
+        if (selected(making, variant.name, (int)variant.direction)) {
             return true;
         }
     }
-    return explain(why, "--variant: '%.80s' matches no variant of the library%s",
-                   making->request->variant, variant_no_attention(making->request->variant));
+    return explain(why, "--variant: '%.80s' matches no %svariant of the library%s",
+                   making->request->variant, backward ? "backward " : "",
+                   variant_no_attention(making->request->variant));
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
@@ -74,16 +78,22 @@ static bool check_pattern(const struct making *making, attn_error *why) {
 /* Up to its first subject. */
 static void open_row(const struct making *making, enum stage stage, const char *device,
                      const char *absent) {
+    const struct stage_alone *alone = making->request->alone;
     struct json *json = making->json;
     const bool full = making->request->full;
     json_open(json, NULL, '{');
     json_text(json, "stage", STAGE_NAMES[stage]);
     json_text(json, "device", device);
     json_text(json, "absent", absent[0] != '\0' ? absent : NULL);
-    if (stage == EMULATE || stage == PARITY) {
+    if (alone != NULL && stage == PARITY) {
+        json_int(json, "launches", alone->one_case < 0 ? alone->launches : 0);
+        json_known_int(json, "one_case", alone->one_case);
+        json_text(json, "code", alone->code);
+        json_text(json, "async", alone->async);
+    } else if (stage == EMULATE || stage == PARITY) {
         json_int(json, "cases", plan_least_cases(stage, device, full));
     }
-    if (stage == PARITY) {
+    if (alone == NULL && stage == PARITY) {
         json_int(json, "launches", LEAST_LAUNCHES);
     } else if (stage == BENCH) {
         json_int(json, "timings", plan_least_timings(device, full, false));
@@ -91,22 +101,39 @@ static void open_row(const struct making *making, enum stage stage, const char *
     json_open(json, "subjects", '[');
 }
 
-/* timings 0: as many as the row says. */
-static void put_subject(struct json *json, const char *variant, const char *image,
-                        int64_t timings) {
+/* Up to what it has beside its row. */
+static void open_subject(struct json *json, const char *variant, const char *image) {
     json_open(json, NULL, '{');
     json_text(json, "variant", variant);
     json_text(json, "image", image[0] != '\0' ? image : NULL);
-    if (timings > 0) {
-        json_int(json, "timings", timings);
-    }
-    json_close(json);
+}
+
+static bool is_asked_for(const struct making *making, const struct run_subject *subject) {
+    return selected(making, subject->variant, subject->direction);
 }
 
 static bool is_subject(const struct making *making, enum stage stage,
                        const struct run_subject *subject) {
-    return subject->refusal[0] == '\0' && selected(making, subject->variant) &&
-           (stage != PROFILE || subject->chosen);
+    return subject->refusal[0] == '\0' && is_asked_for(making, subject) &&
+           (stage != PROFILE || subject->chosen || making->request->alone != NULL);
+}
+
+/* Parity alone: the subject's part of the cases of its family. */
+static void put_cases(const struct making *making, const struct run_device *device,
+                      const struct run_subject *subject) {
+    const struct stage_alone *alone = making->request->alone;
+    int64_t before = 0, all = 1;
+    for (size_t i = 0; i < device->count; i++) {
+        const struct run_subject *other = &device->subjects[i];
+        if (is_subject(making, PARITY, other) && strcmp(other->family, subject->family) == 0) {
+            before += other < subject;
+            all += other != subject;
+        }
+    }
+    const bool one = alone->one_case >= 0;
+    const int64_t each = one ? 1 : (alone->cases + all - 1) / all;
+    json_int(making->json, "first_case", one ? alone->one_case : before * each);
+    json_int(making->json, "cases", each);
 }
 
 /* Why nothing of it can be done here; "": something can. */
@@ -122,7 +149,7 @@ static void find_absence(const struct making *making, enum stage stage,
         if (is_subject(making, stage, subject)) {
             return;
         }
-        if (subject->refusal[0] != '\0' && selected(making, subject->variant)) {
+        if (subject->refusal[0] != '\0' && is_asked_for(making, subject)) {
             refusal = subject->refusal;
         }
     }
@@ -140,16 +167,20 @@ static void put_device_row(const struct making *making, enum stage stage,
     for (size_t i = 0; absent[0] == '\0' && i < device->count; i++) {
         const struct run_subject *subject = &device->subjects[i];
         if (is_subject(making, stage, subject)) {
-            const bool more = stage == BENCH && making->request->full && subject->chosen;
-            put_subject(json, subject->variant, subject->image,
-                        more ? plan_least_timings(device->name, true, true) : 0);
+            open_subject(json, subject->variant, subject->image);
+            if (stage == BENCH && making->request->full && subject->chosen) {
+                json_int(json, "timings", plan_least_timings(device->name, true, true));
+            } else if (stage == PARITY && making->request->alone != NULL) {
+                put_cases(making, device, subject);
+            }
+            json_close(json);
         }
     }
     json_close(json);
     json_open(json, "refused", '[');
     for (size_t i = 0; absent[0] == '\0' && stage != PROFILE && i < device->count; i++) {
         const struct run_subject *subject = &device->subjects[i];
-        if (subject->refusal[0] != '\0' && selected(making, subject->variant)) {
+        if (subject->refusal[0] != '\0' && is_asked_for(making, subject)) {
             json_open(json, NULL, '{');
             json_text(json, "variant", subject->variant);
             json_text(json, "reason", subject->refusal);
@@ -171,7 +202,7 @@ static void put_row(const struct making *making, enum stage stage,
     }
     bool concerned = device->absent[0] != '\0'; /* or it has a requested variant */
     for (size_t i = 0; !concerned && i < device->count; i++) {
-        concerned = selected(making, device->subjects[i].variant);
+        concerned = is_asked_for(making, &device->subjects[i]);
     }
     if (concerned) {
         put_device_row(making, stage, device);
@@ -215,7 +246,7 @@ static void put_inspect_rows(const struct making *making) {
         while (seen < count && strcmp(archs[seen], at.image.arch) != 0) {
             seen++;
         }
-        if (seen == count && count < ARCHS_MOST && selected(making, at.variant.name)) {
+        if (seen == count && count < ARCHS_MOST && selected(making, at.variant.name, -1)) {
             archs[count++] = at.image.arch;
         }
     }
@@ -227,8 +258,9 @@ static void put_inspect_rows(const struct making *making) {
     for (int i = 0; i < count; i++) {
         open_row(making, INSPECT, archs[i], "");
         for (struct cubins at = {0}; next_cubin(&at);) {
-            if (strcmp(at.image.arch, archs[i]) == 0 && selected(making, at.variant.name)) {
-                put_subject(making->json, at.variant.name, at.hash, 0);
+            if (strcmp(at.image.arch, archs[i]) == 0 && selected(making, at.variant.name, -1)) {
+                open_subject(making->json, at.variant.name, at.hash);
+                json_close(making->json);
             }
         }
         json_close(making->json);
@@ -240,18 +272,11 @@ static void put_inspect_rows(const struct making *making) {
 static void put_variants(const struct making *making) {
     struct json *json = making->json;
     attn_variant variant;
-    struct cubins at = {0};
-    bool more = next_cubin(&at);
     json_open(json, "variants", '[');
     for (int32_t i = 0; variant_next(NULL, &i, &variant);) {
         json_open(json, NULL, '{');
         json_text(json, "name", variant.name);
         json_text(json, "device", variant.device);
-        json_open(json, "cubins", '[');
-        for (; more && at.variant.name == variant.name; more = next_cubin(&at)) {
-            json_text(json, NULL, at.hash);
-        }
-        json_close(json);
         json_close(json);
     }
     json_close(json);
@@ -270,7 +295,7 @@ static void put_list(struct json *json, const char *key, const struct arg_list *
 static bool put_head(const struct making *making, attn_error *why) {
     const struct run_request *request = making->request;
     struct json *json = making->json;
-    char library[SHA256_TEXT], against[SHA256_TEXT], tool[64], seed[17];
+    char library[SHA256_TEXT], tool[64], seed[17];
     struct utsname host = {.sysname = ""};
     if (!current_identity(library, tool, why)) {
         return false;
@@ -285,12 +310,6 @@ static bool put_head(const struct making *making, attn_error *why) {
     json_real(json, "gpu_hour_price", request->price);
     if (request->commit != NULL) {
         json_text(json, "commit", request->commit);
-    }
-    if (request->against != NULL) {
-        if (!sha256_file(request->against, against)) {
-            return explain(why, "%s: cannot be read: %s", request->against, strerror(errno));
-        }
-        json_text(json, "against", against);
     }
     json_open(json, "request", '{');
     put_list(json, "stages", &request->stages);
@@ -319,7 +338,10 @@ static void put_rows(const struct making *making) {
     const struct run_request *request = making->request;
     const bool only_cpu = making->device_count == 1 && strcmp(making->devices[0].name, "cpu") == 0;
     json_open(making->json, "rows", '[');
-    for (int stage = 0; stage < STAGES; stage++) {
+    if (request->alone != NULL) {
+        put_device_row(making, request->alone->stage, &making->devices[0]);
+    }
+    for (int stage = 0; request->alone == NULL && stage < STAGES; stage++) {
         bool asked = request->stages.count == 0;
         for (size_t i = 0; i < request->stages.count; i++) {
             asked = asked || strcmp(request->stages.items[i], STAGE_NAMES[stage]) == 0;
@@ -444,7 +466,7 @@ static bool same_json(const struct json_value *a, const struct json_value *b) {
 }
 
 static bool fits(const struct json_value *plan, const struct json_value *here, attn_error *why) {
-    static const char *const SAME[] = {"tool", "library", "against", "variants", "rows"};
+    static const char *const SAME[] = {"tool", "library", "variants", "rows"};
     const struct json_value *rows = json_at(plan, "rows");
     for (size_t i = 0; i < json_count_of(rows); i++) {
         const char *device = json_text_of(json_at(&rows->as.list.items[i], "device"));

@@ -3,6 +3,7 @@
  * run.h - `attest run`: the request, the plan that follows, and the work.
  *
  *     verb.c      the command line, the lock, the summary, the exit code
+ *     alone.c     one stage alone, and the verbs sanitize and profile; parity.c: the verb parity
  *     plan.c      the plan: which stage of which variant on which device, and what is absent
  *     machine.c   what this machine has: devices, variants that run there, tools
  *     work.c      the slots of the plan: children do those of a row, a unit each (stages/record.h)
@@ -27,13 +28,23 @@ struct run_part {
     int64_t number, of; /* 1 to `of`; of 0: there is one part. Number 0: none, the plan alone */
 };
 
+/* A stage that is a verb of its own: one row, on a device of any kind. */
+struct stage_alone {
+    enum stage stage;
+    int direction;           /* attn_direction; -1: of any */
+    int64_t cases, launches; /* of parity: cases of a family, spread over its variants */
+    int64_t one_case;        /* its number; this one, and no launches; -1: all */
+    const char *code;        /* "ptx", or a file: run it instead of the loaded image; or NULL */
+    const char *async;       /* orders of completion on the virtual GPU, or NULL */
+};
+
 struct run_request {
+    const struct stage_alone *alone; /* NULL: attest run */
     bool full;
     struct run_part part;
     struct arg_list stages, devices; /* none: all */
     const char *variant;             /* an extended regular expression; NULL: all */
     const char *out, *commit;        /* commit NULL: unknown */
-    const char *against;             /* another libattn.so to look at; NULL: none */
     double price;                    /* of an hour of GPU; NaN: unknown */
     double timeout;                  /* seconds for one slot; 0: as the stage needs */
     uint64_t seed;
@@ -44,8 +55,10 @@ struct run_request {
 /* A variant, and on a GPU the image of it that the library loads there. */
 struct run_subject {
     char variant[96], image[SHA256_TEXT]; /* image "": CPUs */
-    char refusal[256];                    /* why the device cannot run it; "": it can */
-    bool chosen;                          /* the library chooses it for some usual problem */
+    const char *family;                   /* lives in the library */
+    int direction;
+    char refusal[256]; /* why the device cannot run it; "": it can */
+    bool chosen;       /* the library chooses it for some usual problem */
 };
 
 struct run_device {

@@ -65,7 +65,6 @@ static void put_words(const void *user, size_t task, struct job_words *words) {
     snprintf(words->texts[0], JOB_TEXT, "%zu/%d", s->pack != NULL ? task + 1 : 0, (int)PARTS);
     job_add(words, "--part", words->texts[0]);
     job_add(words, "--out", s->out);
-    job_add(words, "--against", r->against);
     if (r->timeout > 0) {
         snprintf(words->texts[1], JOB_TEXT, "%.17g", r->timeout);
         job_add(words, "--timeout", words->texts[1]);

@@ -23,13 +23,10 @@
 #include "pack/evidence.h"
 #include "pack/plan.h"
 #include "run/run.h"
-#include "stages/inspect/inspect.h"
-#include "stages/record.h"
 
 enum job { JOB_RUN, JOB_PROBE, JOB_SLOTS };
 static const char *const JOBS[] = {"run", "probe", "slots", NULL};
 
-enum { WHAT_ARGS = 5, HOW_ARGS = 7, MORE_ARGS = 3, CHILD_ARGS = 4 };
 enum { PARTS_MOST = 4096 };
 struct options {
     struct run_request request;
@@ -40,7 +37,6 @@ struct options {
     int64_t row;
     const char *slots;
     int64_t lanes;
-    struct arg what[WHAT_ARGS], how[HOW_ARGS], more[MORE_ARGS], child[CHILD_ARGS];
 };
 
 /* ---- the pack -------------------------------------------------------------------------------- */
@@ -106,8 +102,8 @@ static bool reopen_pack(struct pack *pack, struct run_request *request, attn_err
         evidence_make(pack, &evidence, why) && run_plan_request(pack->plan, request, why)) {
         plan = run_plan_make(request, pack->plan, why);
     }
-    const bool good = plan != NULL && pack_withdraw(pack, EVIDENCE_FILE, why) &&
-                      pack_withdraw(pack, STATEMENT_FILE, why) && pack_replan(pack, plan, why);
+    const bool good =
+        plan != NULL && pack_withdraw(pack, EVIDENCE_FILE, why) && pack_replan(pack, plan, why);
     evidence_free(&evidence);
     free(plan);
     return good;
@@ -125,7 +121,7 @@ static bool lead_pack(struct pack *pack, struct run_request *request, const stru
                       attn_error *why) {
     return (options->resume || run_spread_plan(request, &options->jobs, why)) &&
            pack_open(pack, request->out, why) && lock_part(pack->path, 0, why) &&
-           pack_withdraw(pack, EVIDENCE_FILE, why) && pack_withdraw(pack, STATEMENT_FILE, why);
+           pack_withdraw(pack, EVIDENCE_FILE, why);
 }
 
 /* ---- the run --------------------------------------------------------------------------------- */
@@ -219,68 +215,6 @@ static int run(struct options *options) {
 
 /* ---- the command line ------------------------------------------------------------------------ */
 
-static void fill_tables(struct options *o) {
-    struct run_request *r = &o->request;
-    *o = (struct options){.request = {.price = NAN}, .jobs = {.workers = 1}};
-    const struct arg what[WHAT_ARGS] = {
-        arg_flag("--quick", &o->quick, "what this machine can do, in minutes [this]"),
-        arg_flag("--full", &o->full, "all six stages: what is absent here is NOT RUN"),
-        arg_list("--stage", &r->stages, "S",
-                 "inspect, emulate, parity, sanitize, bench or profile; may be repeated [all]"),
-        arg_list("--device", &r->devices, "D",
-                 "cpu, vgpu or cuda:N; may be repeated "
-                 "[cpu, vgpu, cuda:0]"),
-        arg_text("--variant", &r->variant, "RE",
-                 "variants whose name matches this extended regular expression [all]"),
-    };
-    const struct arg how[HOW_ARGS] = {
-        arg_text("--out", &r->out, "DIR", "the pack [one with the time in its name]"),
-        arg_flag("--resume", &o->resume, "go on with the pack --out where it stopped"),
-        arg_real("--gpu-hour-price", &r->price, "what an hour of the GPU costs"),
-        arg_text("--commit", &r->commit, "TEXT", "the commit that was built, recorded in the pack"),
-        arg_real("--timeout", &r->timeout,
-                 "seconds for one variant in one stage [2 minutes and "
-                 "more, by stage]"),
-        arg_flag("--json", &o->json, "the summary as JSON"),
-        arg_text("--against", &r->against, "LIB",
-                 "another libattn.so, such as that of make debug, to be inspected beside ours"),
-    };
-    const struct arg more[MORE_ARGS] = {
-        arg_text("--jobs", &o->jobs.command, "CMD",
-                 "a shell command that starts workers, such as 'srun -N1 -n1 --gpus=1'"),
-        arg_int("--workers", &o->jobs.workers, 1, JOB_WORKERS_MOST,
-                "workers of --jobs that run at a time [1]"),
-        arg_text(
-            "--part", &o->part, "I/N",
-            "run part I of N, without the evidence; attest run --resume or attest merge writes it. "
-            "0/N: only make the plan"),
-    };
-    const struct arg child[CHILD_ARGS] = {
-        arg_choice("--job", &o->job, JOBS, "what the child is to do"),
-        arg_int("--row", &o->row, 0, INT64_MAX, "of the plan"),
-        arg_text("--slots", &o->slots, "LIST", "numbers of the row's variants"),
-        arg_int("--lanes", &o->lanes, 1, 1024, "children at work on the row"),
-    };
-    memcpy(o->what, what, sizeof what);
-    memcpy(o->how, how, sizeof how);
-    memcpy(o->more, more, sizeof more);
-    memcpy(o->child, child, sizeof child);
-}
-
-/* The recorders run in children and elsewhere: they get the whole path. */
-static bool check_against(const char *path, attn_error *why) {
-    struct other_library other;
-    char whole[PATH_MAX];
-    if (path == NULL) {
-        unsetenv(RECORD_AGAINST);
-        return true;
-    }
-    if (realpath(path, whole) == NULL) {
-        return explain(why, "--against: %s: %s", path, strerror(errno));
-    }
-    return other_open(whole, &other, why) && setenv(RECORD_AGAINST, whole, 1) == 0;
-}
-
 static bool take_part(struct options *o) {
     struct run_part *part = &o->request.part;
     long long number = 0, of = 0;
@@ -299,9 +233,8 @@ static bool take_part(struct options *o) {
     return good;
 }
 
-static bool check(struct options *o) {
+static bool check(struct options *o, bool timeout_given, bool workers_given) {
     struct run_request *request = &o->request;
-    attn_error why = {""};
     if (o->quick && o->full) {
         complain("run: --quick and --full are given, expected one of them");
     } else if (o->resume && request->out == NULL) {
@@ -312,15 +245,13 @@ static bool check(struct options *o) {
                  "--full, --stage, --device or --variant");
     } else if (request->price < 0) {
         complain("run: --gpu-hour-price: %g, expected 0 or more", request->price);
-    } else if (o->how[4].seen && !(request->timeout > 0)) {
+    } else if (timeout_given && !(request->timeout > 0)) {
         complain("run: --timeout: %g, expected more than 0", request->timeout);
     } else if (o->jobs.command != NULL && o->part != NULL) {
         complain("run: --jobs and --part are given, expected one of them");
-    } else if (o->jobs.command == NULL && o->more[1].seen) {
+    } else if (o->jobs.command == NULL && workers_given) {
         complain("run: --workers is of --jobs, expected a command");
     } else if (!take_part(o)) { /* it has complained */
-    } else if (!check_against(request->against, &why)) {
-        complain("run: %s", why.text);
     } else {
         request->full = o->full;
         return true;
@@ -331,11 +262,48 @@ static bool check(struct options *o) {
 int verb_run(int argc, char **argv) {
     static struct options options; /* lists of hundreds of words */
     static char out[64];
-    fill_tables(&options);
-    const struct arg_group groups[] = {{"what", options.what, WHAT_ARGS},
-                                       {"how", options.how, HOW_ARGS},
-                                       {"several GPUs or machines", options.more, MORE_ARGS},
-                                       {"for child processes", options.child, CHILD_ARGS}};
+    struct run_request *r = &options.request;
+    options = (struct options){.request = {.price = NAN}, .jobs = {.workers = 1}};
+    struct arg what[] = {
+        arg_flag("--quick", &options.quick, "what this machine can do, in minutes [this]"),
+        arg_flag("--full", &options.full, "all six stages: what is absent here is NOT RUN"),
+        arg_list("--stage", &r->stages, "S",
+                 "inspect, emulate, parity, sanitize, bench or profile; may be repeated [all]"),
+        arg_list("--device", &r->devices, "D",
+                 "cpu, vgpu or cuda:N; may be repeated "
+                 "[cpu, vgpu, cuda:0]"),
+        arg_text("--variant", &r->variant, "RE",
+                 "variants whose name matches this extended regular expression [all]"),
+    };
+    struct arg how[] = {
+        arg_text("--out", &r->out, "DIR", "the pack [one with the time in its name]"),
+        arg_flag("--resume", &options.resume, "go on with the pack --out where it stopped"),
+        arg_real("--gpu-hour-price", &r->price, "what an hour of the GPU costs"),
+        arg_text("--commit", &r->commit, "TEXT", "the commit that was built, recorded in the pack"),
+        arg_real("--timeout", &r->timeout,
+                 "seconds for one variant in one stage, of emulate and parity for one case [2 "
+                 "minutes and more, by stage]"),
+        arg_flag("--json", &options.json, "the summary as JSON"),
+    };
+    struct arg more[] = {
+        arg_text("--jobs", &options.jobs.command, "CMD",
+                 "a shell command that starts workers, such as 'srun -N1 -n1 --gpus=1'"),
+        arg_int("--workers", &options.jobs.workers, 1, JOB_WORKERS_MOST,
+                "workers of --jobs that run at a time [1]"),
+        arg_text(
+            "--part", &options.part, "I/N",
+            "run part I of N, without the evidence; attest run --resume or attest merge writes it. "
+            "0/N: only make the plan"),
+    };
+    struct arg child[] = {
+        arg_choice("--job", &options.job, JOBS, "what the child is to do"),
+        arg_int("--row", &options.row, 0, INT64_MAX, "of the plan"),
+        arg_text("--slots", &options.slots, "LIST", "numbers of the row's variants"),
+        arg_int("--lanes", &options.lanes, 1, 1024, "children at work on the row"),
+    };
+    const struct arg_group groups[] = {ARG_GROUP("what", what), ARG_GROUP("how", how),
+                                       ARG_GROUP("several GPUs or machines", more),
+                                       ARG_GROUP("for child processes", child)};
     const struct command command = {
         .verb = "run",
         .summary = "six stages over every kernel, and one evidence pack",
@@ -353,8 +321,7 @@ int verb_run(int argc, char **argv) {
                     "  attest run --stage parity --device cpu --variant '^cpu_tile'\n"
                     "  attest run --full --jobs 'srun -N1 -n1 --gpus=1' --workers 8 --out pack\n"
                     "  attest run --jobs 'env CUDA_VISIBLE_DEVICES=$ATTEST_WORKER' --workers 4\n",
-        .groups = groups,
-        .group_count = sizeof groups / sizeof *groups,
+        ARG_GROUPS(groups),
     };
     const enum args_result parsed = args_parse(&command, argc, argv);
     if (parsed != ARGS_RUN) {
@@ -369,7 +336,7 @@ int verb_run(int argc, char **argv) {
                          options.slots != NULL ? options.slots : "", options.lanes);
     case JOB_RUN: break;
     }
-    if (!check(&options)) {
+    if (!check(&options, how[4].seen, more[1].seen)) {
         return EXIT_BAD_INPUT;
     }
     if (options.request.out == NULL) {

@@ -4,6 +4,7 @@
  * and answers in lines:
  *
  *     start K          before slot K
+ *     at WHERE         the part of it that begins, for the sentence if it is the last
  *     done K           its unit is in the pack
  *     unwritable WHY   the pack cannot be written: it ends
  *
@@ -103,16 +104,21 @@ static bool record(struct pack *pack, const struct json_value *row,
                    const struct json_value *subject, int64_t after, struct json *unit,
                    attn_error *why) {
     const struct json_value *timings = json_at(subject, "timings");
+    const struct json_value *cases = json_at(subject, "cases");
     struct slot slot = {
         .device = json_text_of(json_at(row, "device")),
         .variant = json_text_of(json_at(subject, "variant")),
         .image = json_text_of(json_at(subject, "image")),
         .seed = strtoull(json_text_of(json_at(pack->plan, "seed")), NULL, 16),
-        .cases = json_int_of(json_at(row, "cases"), 1),
+        .first_case = json_int_of(json_at(subject, "first_case"), 1),
+        .cases = json_int_of(cases != NULL ? cases : json_at(row, "cases"), 1),
         .launches = json_int_of(json_at(row, "launches"), 1),
+        .code = json_text_of(json_at(row, "code")),
+        .async = json_text_of(json_at(row, "async")),
         .timings = json_int_of(timings != NULL ? timings : json_at(row, "timings"), 1),
         .quick = strcmp(json_text_of(json_at(pack->plan, "mode")), "quick") == 0,
         .following = after,
+        .watched = true,
     };
     return device_alias(&slot.device, &slot.driver, why) &&
            RECORDERS[stage_of(json_text_of(json_at(row, "stage")))](&slot, pack, unit, why);
@@ -214,6 +220,7 @@ struct lane {
     size_t *slots, count; /* numbers of subjects */
     size_t next;          /* the first that has not ended */
     bool started;         /* and it has begun */
+    char at[64];          /* what of it; "": unknown */
     double since;
 };
 
@@ -312,12 +319,17 @@ static bool take_line(void *user, char *line) {
         pthread_mutex_unlock(&work->lock);
         return true;
     }
+    if (rest != NULL && lane->started && strcmp(word, "at") == 0) {
+        snprintf(lane->at, sizeof lane->at, "%s: ", rest);
+        return true;
+    }
     const bool starts = strcmp(word, "start") == 0, ends = strcmp(word, "done") == 0;
     if (rest == NULL || lane->next >= lane->count || starts == ends || starts == lane->started ||
         strtoul(rest, &end, 10) != lane->slots[lane->next] || *end != '\0') {
         return false;
     }
     lane->started = starts;
+    lane->at[0] = '\0';
     if (starts) {
         lane->since = clock_seconds();
     } else {
@@ -355,7 +367,9 @@ static void run_child(struct lane *lane) {
     memcpy(argv, words, sizeof argv); /* which are not written to, whatever their type */
     const size_t before = lane->next;
     lane->started = false;
+    lane->at[0] = '\0';
     lane->since = clock_seconds();
+    attn_error reason;
     const struct conversation_terms terms = {
         .seconds = work->seconds, .each_line = true, .take = take_line, .tick = tick, .user = lane};
     const bool ended = converse(argv, &terms, &why);
@@ -364,11 +378,11 @@ static void run_child(struct lane *lane) {
         (ended && lane->next > before)) {
         return;
     }
+    explain(&reason, "%s%s", lane->at, ended ? "the child did nothing" : why.text);
     pthread_mutex_lock(&work->lock);
     work->unwritable = !add_broken(
-        work->pack, work->row,
-        &json_at(work->row, "subjects")->as.list.items[lane->slots[lane->next]],
-        clock_seconds() - lane->since, ended ? "the child did nothing" : why.text, &work->why);
+        work->pack, work->row, json_item(json_at(work->row, "subjects"), lane->slots[lane->next]),
+        clock_seconds() - lane->since, reason.text, &work->why);
     lane->next++;
     work->done++;
     pthread_mutex_unlock(&work->lock);
@@ -390,10 +404,11 @@ static void *run_lane(void *argument) {
 static size_t lanes_for(const struct json_value *row, size_t count) {
     const enum stage stage = stage_of(json_text_of(json_at(row, "stage")));
     const bool gpu = names_gpu(json_text_of(json_at(row, "device")));
+    const bool emulated = json_is_at(row, "device", "vgpu");
     cpu_set_t set; /* a worker of a cluster has some of the machine's */
     const long cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
     size_t lanes = 1;
-    if (stage == EMULATE && cores > 1) {
+    if (emulated && cores > 1) {
         lanes = (size_t)cores;
     } else if (gpu && (stage == PARITY || stage == SANITIZE) && cores > 2) {
         lanes = cores < 2 * GPU_LANES ? (size_t)cores / 2 : GPU_LANES;

@@ -8,13 +8,11 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/conversation.h"
 #include "base/json_read.h"
 #include "base/message.h"
-#include "base/tool_path.h"
 #include "device/kernels.h"
 
 /* ---- the command line ------------------------------------------------------------------------ */
@@ -36,49 +34,6 @@ bool stage_next(const attn_context *context, const regex_t *regex, int32_t *inde
         }
     }
     return false;
-}
-
-int stage_open(const char *device, const char *driver, attn_context **context, attn_device *info,
-               attn_error *why) {
-    attn_options options;
-    attn_options_init(&options);
-    options.device = device;
-    options.driver = driver;
-    *info = (attn_device){.size = sizeof *info};
-    *context = NULL;
-    const attn_status status = attn_open(&options, context, why);
-    const bool opened = status == ATTN_OK;
-    const bool missing =
-        opened && strncmp(device, "cuda", 4) == 0 && kernels_missing(*context, why);
-    if (opened && !missing && attn_device_get(*context, info, why) == ATTN_OK) {
-        return EXIT_DONE;
-    }
-    attn_close(*context);
-    *context = NULL;
-    return missing || status == ATTN_UNSUPPORTED ? EXIT_NOT_RUN : EXIT_BAD_INPUT;
-}
-
-bool stage_tool(const char *option, const char *asked, const char *name, char path[PATH_MAX],
-                attn_error *why) {
-    if (asked == NULL) {
-        return tool_find(name, path, why);
-    }
-    snprintf(path, PATH_MAX, "%s", asked);
-    return access(path, X_OK) == 0 || explain(why, "%s: %s: %s", option, asked, strerror(errno));
-}
-
-bool stage_folder(const char *asked, const char *verb, char path[PATH_MAX], attn_error *why) {
-    const time_t now = time(NULL);
-    struct tm utc;
-    char when[32];
-    strftime(when, sizeof when, "%Y%m%d-%H%M%S", gmtime_r(&now, &utc));
-    const int length = asked != NULL ? snprintf(path, PATH_MAX, "%s", asked)
-                                     : snprintf(path, PATH_MAX, "%s-%s", verb, when);
-    if (length >= PATH_MAX) {
-        return explain(why, "--out: too long a path");
-    }
-    return mkdir(path, 0777) == 0 || errno == EEXIST ||
-           explain(why, "--out: %s: %s", path, strerror(errno));
 }
 
 /* ---- the tool -------------------------------------------------------------------------------- */
@@ -190,6 +145,17 @@ struct runner *record_runner(const struct slot *slot, attn_error *why) {
         return NULL;
     }
     return &runner;
+}
+
+void record_at(const struct slot *slot, const char *format, ...) {
+    char text[64];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    if (slot->watched) {
+        conversation_answer("at\t%s", text);
+    }
 }
 
 void record_control(struct json *unit, const char *name, bool caught) {

@@ -22,18 +22,6 @@ bool stage_pattern(const char *pattern, regex_t *regex, attn_error *why);
 bool stage_next(const attn_context *context, const regex_t *regex, int32_t *index,
                 attn_variant *variant);
 
-/* The device and what it is. EXIT_DONE, EXIT_NOT_RUN where the device, its driver or the library's
- * GPU kernels are absent, or EXIT_BAD_INPUT; the context is closed unless EXIT_DONE. */
-int stage_open(const char *device, const char *driver, attn_context **context, attn_device *info,
-               attn_error *why);
-
-/* A tool: the path that the option gives, or the one that tool_find finds. */
-bool stage_tool(const char *option, const char *asked, const char *name, char path[PATH_MAX],
-                attn_error *why);
-
-/* Makes the folder for logs: the requested one, or VERB-TIME in the working folder. */
-bool stage_folder(const char *asked, const char *verb, char path[PATH_MAX], attn_error *why);
-
 /* The path of this program. */
 bool stage_self(char path[PATH_MAX], attn_error *why);
 

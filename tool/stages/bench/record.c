@@ -2,8 +2,8 @@
  *
  * record.c - the unit of the stage bench: one variant on a list of problems (cases/problems.h).
  *
- * The raw samples go into the unit, everything else that was seen (the sleep's readings, the GPU's
- * clocks and temperature) into an artifact.
+ * The unit has the raw samples, and what was seen beside them: the sleep's readings, the GPU's
+ * clocks and temperature.
  *
  * Invariant: what was not right is written down as it was. Times below the floor, outputs that
  * differ, controls that failed are the judge's to see; nothing is left out for their sake.
@@ -16,7 +16,6 @@
 
 #include "base/file.h"
 #include "base/json_read.h"
-#include "base/memo.h"
 #include "base/message.h"
 #include "base/tool_path.h"
 #include "cases/problems.h"
@@ -34,7 +33,6 @@ static const double SECONDS_GPU = 0.06;
 struct recording {
     struct runner *runner;
     struct nvml *nvml;
-    attn_error no_nvml; /* why there is none */
     struct measurement *problems[BENCH_PROBLEMS];
     int count;
     struct nvml_watch gpu;   /* over all of them */
@@ -125,6 +123,10 @@ static void timing_json(struct json *json, const struct measurement *m,
     json_int(json, "repeats", timing->repeats);
     json_int(json, "taken", (int64_t)timing->stats.count);
     json_bool(json, "outputs_equal", row->differing == 0 && m->outcome != OUTCOME_WRONG);
+    json_bool(json, "settled", timing->settled);
+    json_real(json, "sleep_asked_ns", 1e9 * row->sleep.asked);
+    json_real(json, "sleep_read_ns", 1e9 * row->sleep.read);
+    json_real(json, "host_ns", 1e9 * timing->host);
     json_open(json, "ns", '[');
     for (size_t i = 0; i < timing->stats.count; i++) {
         json_int(json, NULL, (int64_t)llround(1e9 * timing->samples[i]));
@@ -133,8 +135,7 @@ static void timing_json(struct json *json, const struct measurement *m,
     json_close(json);
 }
 
-static void unit_json(struct json *json, const struct recording *recording, int64_t wanted,
-                      const char *state) {
+static void unit_json(struct json *json, const struct recording *recording, int64_t wanted) {
     int64_t written = 0;
     controls_json(json, recording);
     json_open(json, "values", '{');
@@ -149,83 +150,13 @@ static void unit_json(struct json *json, const struct recording *recording, int6
     }
     json_close(json);
     json_open(json, "artifacts", '[');
-    json_text(json, NULL, state);
     if (recording->peers[0] != '\0') {
         json_text(json, NULL, recording->peers);
     }
     json_close(json);
-}
-
-/* ---- the artifact ---------------------------------------------------------------------------- */
-
-static void row_json(struct json *json, const struct measurement *m, const struct measured *row) {
-    char text[160];
-    json_open(json, NULL, '{');
-    json_text(json, "problem", problem_text(&m->problem, text, sizeof text));
-    json_text(json, "mode", MODE_NAMES[row->timing.mode]);
-    json_text(json, "cache", CACHE_STATE_NAMES[row->timing.cache]);
-    json_bool(json, "settled", row->timing.settled);
-    json_real(json, "sleep_asked_ns", 1e9 * row->sleep.asked);
-    json_real(json, "sleep_read_ns", 1e9 * row->sleep.read);
-    json_int(json, "words_differing", row->differing);
-    json_real(json, "host_ns", 1e9 * row->timing.host);
-    json_open(json, "gpu", '{');
-    nvml_watch_json(json, &row->gpu);
-    json_close(json);
-    json_close(json);
-}
-
-/* What was seen beside the samples, and of what: so that it is no other variant's. */
-static void state_json(struct json *json, const struct slot *slot,
-                       const struct recording *recording) {
-    attn_device device = {.size = sizeof device};
-    char seed[17];
-    snprintf(seed, sizeof seed, "%016llx", (unsigned long long)slot->seed);
-    json_text(json, "schema", "attest-bench-state/2");
-    json_text(json, "variant", slot->variant);
-    json_text(json, "image", slot->image);
-    json_text(json, "seed", seed);
-    if (attn_device_get(recording->runner->context, &device, NULL) == ATTN_OK) {
-        json_text(json, "device_name", device.name);
-        json_text(json, "arch", device.arch);
+    if (recording->no_peers.text[0] != '\0') {
+        json_text(json, "no_peers", recording->no_peers.text);
     }
-    json_text(json, "nvml",
-              recording->nvml != NULL              ? "present"
-              : recording->no_nvml.text[0] != '\0' ? recording->no_nvml.text
-                                                   : NULL);
-    if (recording->nvml != NULL) {
-        json_open(json, "gpu", '{');
-        nvml_gpu_json(json, recording->nvml);
-        json_close(json);
-    }
-    if (recording->peers[0] != '\0' || recording->no_peers.text[0] != '\0') {
-        json_text(json, "peers",
-                  recording->peers[0] != '\0' ? recording->peers : recording->no_peers.text);
-    }
-    json_int(json, "cache_bytes",
-             recording->count > 0 ? (int64_t)recording->problems[0]->cache_bytes : 0);
-    json_open(json, "rows", '[');
-    for (int i = 0; i < recording->count; i++) {
-        const struct measurement *m = recording->problems[i];
-        for (int j = 0; j < m->row_count; j++) {
-            row_json(json, m, &m->rows[j]);
-        }
-    }
-    json_close(json);
-}
-
-static bool store_state(const struct slot *slot, const struct recording *recording,
-                        const struct pack *pack, char name[SHA256_TEXT], attn_error *why) {
-    struct memo memo;
-    size_t bytes = 0;
-    if (!memo_begin(&memo, why)) {
-        return false;
-    }
-    state_json(&memo.json, slot, recording);
-    char *text = memo_text(&memo, &bytes, why);
-    const bool stored = text != NULL && pack_add_artifact(pack, text, bytes, name, why);
-    free(text);
-    return stored;
 }
 
 /* ---- peers: PyTorch's attention on the same GPU, measured by the runner of python/ ----------- */
@@ -324,7 +255,6 @@ bool record_bench(const struct slot *slot, struct pack *pack, struct json *unit,
     const int64_t problems = (slot->timings + per_problem - 1) / per_problem;
     struct recording recording = {.gpu = nvml_watch_begin(NULL)};
     attn_variant variant;
-    char artifact[SHA256_TEXT];
     if (problems < 1 || problems > BENCH_PROBLEMS) {
         return explain(why, "timings = %lld, expected 1 to %lld", (long long)slot->timings,
                        BENCH_PROBLEMS * (long long)per_problem);
@@ -336,7 +266,7 @@ bool record_bench(const struct slot *slot, struct pack *pack, struct json *unit,
     }
     const bool gpu = device_is_gpu(recording.runner->memory);
     if (gpu) {
-        recording.nvml = nvml_open(recording.runner->context, slot->device, &recording.no_nvml);
+        recording.nvml = nvml_open(recording.runner->context, slot->device, NULL);
     }
     bool good = true;
     recording.runner->variant = variant.name;
@@ -350,9 +280,8 @@ bool record_bench(const struct slot *slot, struct pack *pack, struct json *unit,
             recording.peers[0] = '\0';
         }
     }
-    good = good && store_state(slot, &recording, pack, artifact, why);
     if (good) {
-        unit_json(unit, &recording, slot->timings, artifact);
+        unit_json(unit, &recording, slot->timings);
     }
     recording_free(&recording);
     return good;

@@ -390,22 +390,22 @@ bool cubin_find(const struct cubin *cubin, const char *name, struct cubin_entry 
 
 /* ---- instructions ---------------------------------------------------------------------------- */
 
-static const char *const MNEMONICS[SASS_OPCODES] = {
-#define OPCODE(mnemonic, opcode) [opcode] = #mnemonic,
-#include "stages/inspect/sass_opcodes.def"
-#undef OPCODE
-};
-
-const char *sass_mnemonic(unsigned opcode) {
-    return opcode < SASS_OPCODES ? MNEMONICS[opcode] : NULL;
-}
-
+/* Confirmed by compiling PTX that holds a known number of them (tests/cli/test_sass.sh), and by
+ * comparison with nvdisasm (tests/meta/confirm_sass.sh). */
 static bool is_tensor(unsigned opcode) {
-    static const char *const MMAS[] = {"HMMA",  "IMMA",  "BMMA",  "DMMA",
-                                       "HGMMA", "IGMMA", "BGMMA", "QGMMA"};
+    static const unsigned MMAS[] = {
+        0x23c,        /* HMMA */
+        0x237,        /* IMMA */
+        0x23d,        /* BMMA */
+        0x23f,        /* DMMA */
+        0x9f0, 0xdf0, /* HGMMA */
+        0x9f1,        /* IGMMA */
+        0x9f2,        /* BGMMA */
+        0x9f3, 0xdf3, /* QGMMA */
+    };
     bool found = false;
-    for (size_t i = 0; MNEMONICS[opcode] != NULL && i < sizeof MMAS / sizeof *MMAS; i++) {
-        found = found || strcmp(MNEMONICS[opcode], MMAS[i]) == 0;
+    for (size_t i = 0; i < sizeof MMAS / sizeof *MMAS; i++) {
+        found = found || MMAS[i] == opcode;
     }
     return found;
 }
@@ -435,12 +435,10 @@ void sass_count(const struct cubin *cubin, const struct cubin_entry *entry,
     memset(counts, 0, sizeof *counts);
     for (size_t at = 0; at < entry->code_bytes; at += CUBIN_INSTRUCTION) {
         if (owns(cubin, entry, at)) {
-            counts->opcodes[read16(entry->code + at) & (SASS_OPCODES - 1)]++;
+            const unsigned opcode = read16(entry->code + at) & 0xfff;
+            counts->tensor += is_tensor(opcode);
+            counts->local += is_local(opcode);
             counts->instructions++;
         }
-    }
-    for (unsigned opcode = 0; opcode < SASS_OPCODES; opcode++) {
-        counts->tensor += is_tensor(opcode) ? counts->opcodes[opcode] : 0;
-        counts->local += is_local(opcode) ? counts->opcodes[opcode] : 0;
     }
 }

@@ -76,20 +76,16 @@ bool cubin_find(const struct cubin *cubin, const char *name, struct cubin_entry 
  *
  * Invariant: `tensor` counts no opcode that was not confirmed, `local` every form of a confirmed
  * one: a gate that wants tensor cores and no local memory can err on the strict side only. */
-enum { CUBIN_INSTRUCTION = 16, SASS_OPCODES = 1 << 12 };
+enum { CUBIN_INSTRUCTION = 16 };
 
 struct sass_counts {
     int64_t instructions;
     int64_t tensor; /* MMA instructions */
     int64_t local;  /* loads and stores of local memory */
-    int64_t opcodes[SASS_OPCODES];
 };
 
 /* Of the kernel's own instructions, without those of its helpers and builtins. */
 void sass_count(const struct cubin *cubin, const struct cubin_entry *entry,
                 struct sass_counts *counts);
-
-/* "HMMA"; NULL for an opcode that was not confirmed (sass_opcodes.def). */
-const char *sass_mnemonic(unsigned opcode);
 
 #endif /* ATTEST_STAGES_INSPECT_CUBIN_H */

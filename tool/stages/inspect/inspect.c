@@ -5,7 +5,6 @@
 #include "stages/inspect/inspect.h"
 
 #include <ctype.h>
-#include <dlfcn.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -224,9 +223,8 @@ bool inspect_own(const attn_variant *variant, const attn_image *image, struct in
                  attn_error *why) {
     attn_variant ignored;
     attn_image ptx;
-    if (!library_image(&THIS_LIBRARY, variant->name, ATTN_IMAGE_PTX, NULL, NULL, &ignored, &ptx,
-                       why) || /* then what it prints is not known */
-        !inspect_variant(variant, image, row, why)) {
+    if (!own_image(variant->name, ATTN_IMAGE_PTX, NULL, &ignored, &ptx, why) ||
+        !inspect_variant(variant, image, row, why)) { /* then what it prints is not known */
         return false;
     }
     row->ptx_output_call = inspect_output_call(ptx.data);
@@ -250,17 +248,12 @@ bool inspect_kernel(const struct cubin *cubin, const char sha256[SHA256_TEXT], u
 }
 
 const struct inspect_figure INSPECT_FIGURE[INSPECT_FIGURES] = {
-    {"registers", "registers", "regs", 4, true},
-    {"stack_bytes", "stack_bytes", "stack", 5, true},
-    {"spill_bytes", "spill_bytes", "spill", 5, true},
-    {"local_ops", "local_ops", "local", 5, true},
-    {"tensor_ops", "tensor_ops", "tensor", 6, true},
-    {"barriers", "barriers", "bars", 4, false},
-    {"smem_static", "shared_static", "smem", 6, false},
-    {"smem_dynamic", "shared_dynamic", "dynamic", 7, false},
-    {"instructions", "instructions", "instr", 6, true},
-    {"helpers", "helpers", "helpers", 7, false},
-    {"builtins", "builtins", "builtins", 8, false},
+    {"registers", "registers", "regs", 4},        {"stack_bytes", "stack_bytes", "stack", 5},
+    {"spill_bytes", "spill_bytes", "spill", 5},   {"local_ops", "local_ops", "local", 5},
+    {"tensor_ops", "tensor_ops", "tensor", 6},    {"barriers", "barriers", "bars", 4},
+    {"smem_static", "shared_static", "smem", 6},  {"smem_dynamic", "shared_dynamic", "dynamic", 7},
+    {"instructions", "instructions", "instr", 6}, {"helpers", "helpers", "helpers", 7},
+    {"builtins", "builtins", "builtins", 8},
 };
 
 void inspect_values(const struct inspected *row, int64_t values[INSPECT_FIGURES]) {
@@ -272,18 +265,12 @@ void inspect_values(const struct inspected *row, int64_t values[INSPECT_FIGURES]
     memcpy(values, all, sizeof all);
 }
 
-void inspect_json(struct json *json, const struct inspected *row, enum inspect_style style) {
+void inspect_json(struct json *json, const struct inspected *row, bool in_unit) {
     int64_t values[INSPECT_FIGURES];
     inspect_values(row, values);
     for (int i = 0; i < INSPECT_FIGURES; i++) {
         const struct inspect_figure *figure = &INSPECT_FIGURE[i];
-        char key[64];
-        snprintf(key, sizeof key, "%s%s", style == INSPECT_AGAINST ? "against_" : "",
-                 style == INSPECT_REPORT ? figure->name : figure->in_unit);
-        if (style == INSPECT_AGAINST && !figure->against) {
-            continue;
-        }
-        json_known_int(json, key, values[i]);
+        json_known_int(json, in_unit ? figure->in_unit : figure->name, values[i]);
     }
 }
 
@@ -349,80 +336,22 @@ int inspect_gate(const struct inspected *row, const struct budget *budget,
     return gate.count;
 }
 
-/* ---- libraries ------------------------------------------------------------------------------- */
+/* ---- images ---------------------------------------------------------------------------------- */
 
-const struct other_library THIS_LIBRARY = {
-    {attn_variant_get, attn_variant_get_backward}, attn_variant_get_direction, attn_variant_image};
-
-bool other_open(const char *path, struct other_library *other, attn_error *why) {
-    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL); /* its functions do not replace ours */
-    if (library == NULL) {
-        return explain(why, "--against: %s", dlerror());
-    }
-    /* POSIX defines this conversion of an object pointer to a function pointer. */
-    const void *const variants[] = {dlsym(library, "attn_variant_get"),
-                                    dlsym(library, "attn_variant_get_backward")};
-    const void *of_direction = dlsym(library, "attn_variant_get_direction");
-    const void *image = dlsym(library, "attn_variant_image");
-    memcpy(other->variant, variants, sizeof variants);
-    memcpy(&other->of_direction, &of_direction, sizeof of_direction);
-    memcpy(&other->image, &image, sizeof image);
-    return (variants[0] != NULL && image != NULL) ||
-           explain(why, "--against: %s: no libattn", path);
-}
-
-static bool is_wanted(const attn_image *image, attn_image_kind kind, const char *arch,
-                      const char *sha256) {
+bool own_image(const char *name, attn_image_kind kind, const char *sha256, attn_variant *variant,
+               attn_image *image, attn_error *why) {
     char hash[SHA256_TEXT];
-    if (image->kind != kind || (arch != NULL && strcmp(image->arch, arch) != 0)) {
+    if (!variant_by_name(NULL, name, variant, why)) {
         return false;
     }
-    if (sha256 != NULL) {
-        sha256_text(image->data, image->bytes, hash);
-    }
-    return sha256 == NULL || strcmp(hash, sha256) == 0;
-}
-
-static bool get_variant(const struct other_library *library, int direction, int32_t index,
-                        attn_variant *variant) {
-    if (library->of_direction != NULL) {
-        return library->of_direction(NULL, (attn_direction)direction, index, variant, NULL) ==
-               ATTN_OK;
-    }
-    return direction <= ATTN_BACKWARD && library->variant[direction] != NULL &&
-           library->variant[direction](NULL, index, variant, NULL) == ATTN_OK;
-}
-
-bool library_image(const struct other_library *library, const char *name, attn_image_kind kind,
-                   const char *arch, const char *sha256, attn_variant *variant, attn_image *image,
-                   attn_error *why) {
-    *variant = (attn_variant){.size = sizeof *variant};
-    int direction = 0;
-    for (int32_t i = 0; direction <= ATTN_MERGE; i++) {
-        if (!get_variant(library, direction, i, variant)) {
-            direction++;
-            i = -1;
-            continue;
+    *image = (attn_image){.size = sizeof *image};
+    for (int32_t i = 0; variant_image(NULL, name, i, image, why) == ATTN_OK; i++) {
+        if (image->kind == kind && sha256 != NULL) {
+            sha256_text(image->data, image->bytes, hash);
         }
-        *image = (attn_image){.size = sizeof *image};
-        for (int32_t k = 0;
-             strcmp(variant->name, name) == 0 &&
-             library->image(NULL, name, k, image, why) == ATTN_OK && image_decompress(image, why);
-             k++) {
-            if (is_wanted(image, kind, arch, sha256)) {
-                return true;
-            }
+        if (image->kind == kind && (sha256 == NULL || strcmp(hash, sha256) == 0)) {
+            return true;
         }
     }
     return false;
-}
-
-bool other_find(const struct other_library *other, const struct inspected *own,
-                struct inspected *found, attn_error *why) {
-    attn_variant variant;
-    attn_image image;
-    return library_image(other, own->name, ATTN_IMAGE_CUBIN, own->arch, NULL, &variant, &image,
-                         NULL)
-               ? inspect_variant(&variant, &image, found, why)
-               : explain(why, "it has no such cubin");
 }

@@ -85,49 +85,21 @@ struct inspect_figure {
     const char *in_unit; /* in a unit of the evidence pack */
     const char *head;    /* of the column, as wide as: */
     int width;
-    bool against; /* a unit has that of the other library too */
 };
 extern const struct inspect_figure INSPECT_FIGURE[INSPECT_FIGURES];
 void inspect_values(const struct inspected *row, int64_t values[INSPECT_FIGURES]);
 
-/* The figures as members of the open object, null where unknown: of a report, of a unit, or of a
- * unit's other library. */
-enum inspect_style { INSPECT_REPORT, INSPECT_UNIT, INSPECT_AGAINST };
-void inspect_json(struct json *json, const struct inspected *row, enum inspect_style style);
+/* The figures as members of the open object, null where unknown: of a report, or of a unit. */
+void inspect_json(struct json *json, const struct inspected *row, bool in_unit);
 
 /* How many of the rules the row breaks, each in a sentence. budget NULL: it has none, which is the
  * first of them. */
 int inspect_gate(const struct inspected *row, const struct budget *budget,
                  char failures[INSPECT_FAILURES_MAX][256]);
 
-/* ---- libraries -------------------------------------------------------------------------------
- *
- * The images of this library, and of another build of it that is looked at beside it (--against: a
- * debug build, or one before a change). */
-
-/* attn_variant_get, attn_variant_get_backward and attn_variant_get_direction (NULL in older ones),
- * attn_variant_image of a libattn.so. */
-struct other_library {
-    attn_status (*variant[2])(const attn_context *context, int32_t index, attn_variant *variant,
-                              attn_error *error);
-    attn_status (*of_direction)(const attn_context *context, attn_direction direction,
-                                int32_t index, attn_variant *variant, attn_error *error);
-    attn_status (*image)(const attn_context *context, const char *name, int32_t index,
-                         attn_image *image, attn_error *error);
-};
-extern const struct other_library THIS_LIBRARY;
-
-/* Stays open. False and the reason: it is no libattn. */
-bool other_open(const char *path, struct other_library *other, attn_error *why);
-
-/* An image of a variant, decompressed: of this kind, for the architecture and with the SHA-256 if
- * these are not NULL. */
-bool library_image(const struct other_library *library, const char *name, attn_image_kind kind,
-                   const char *arch, const char *sha256, attn_variant *variant, attn_image *image,
-                   attn_error *why);
-
-/* The same kernel for the same architecture there; its cubin is to be closed. */
-bool other_find(const struct other_library *other, const struct inspected *own,
-                struct inspected *found, attn_error *why);
+/* An image of a variant of the library, decompressed: of this kind, and with the SHA-256 if that is
+ * not NULL. */
+bool own_image(const char *name, attn_image_kind kind, const char *sha256, attn_variant *variant,
+               attn_image *image, attn_error *why);
 
 #endif /* ATTEST_STAGES_INSPECT_INSPECT_H */

@@ -84,29 +84,3 @@ bool ptxas_log_read(const char *log, const char *entry, const char *arch,
     return figures->registers >= 0 ||
            explain(why, "the log says \"%.160s\" of %.64s, expected registers", line, entry);
 }
-
-/* ---- cuobjdump ------------------------------------------------------------------------------- */
-
-static int64_t number_after(const char *line, const char *name) {
-    const char *value = strstr(line, name);
-    return value != NULL ? strtoll(value + strlen(name), NULL, 10) : -1;
-}
-
-bool cuobjdump_log_read(const char *text, const char *entry, const char *arch,
-                        struct cuobjdump_figures *figures) {
-    enum {
-        RESERVED = 1024,
-        FIRST_WITH_RESERVED = 90
-    }; /* shared memory of the system, in each CTA */
-    char line[LINE];
-    int sm = 0;
-    snprintf(line, sizeof line, "Function %.150s:\n", entry);
-    const char *at = strstr(text, line);
-    copy_line(at != NULL ? at + strlen(line) : "", line);
-    sscanf(arch, "sm_%d", &sm);
-    figures->registers = number_after(line, " REG:");
-    figures->stack_bytes = number_after(line, " STACK:");
-    figures->shared_static =
-        number_after(line, " SHARED:") - (sm >= FIRST_WITH_RESERVED ? RESERVED : 0);
-    return at != NULL;
-}

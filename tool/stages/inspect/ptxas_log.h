@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ptxas_log.h - what NVIDIA's tools printed about one kernel. ptxas -v, when its cubin was made;
- * the log of a cubin in the library is headed by the cubin's hash:
+ * ptxas_log.h - what ptxas -v printed about one kernel when its cubin was made. The log of a cubin
+ * in the library is headed by the cubin's hash:
  *
  *     sha256 5a1e...
  *     ptxas info    : Compiling entry function 'kernel' for 'sm_80'
@@ -9,13 +9,7 @@
  *         0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
  *     ptxas info    : Used 96 registers, used 1 barriers, 1024 bytes smem, 400 bytes cmem[0]
  *
- * and cuobjdump --dump-resource-usage, of the cubin:
- *
- *     Resource usage:
- *      Function kernel:
- *       REG:236 STACK:0 SHARED:1024 LOCAL:0 CONSTANT[0]:880 TEXTURE:0 SURFACE:0 SAMPLER:0
- *
- * Invariant: a figure that is not in the log is an error (of cuobjdump: below 0), never 0. Barriers
+ * Invariant: a figure that is not in the log is an error, never 0. Barriers
  * and shared memory are the exceptions: ptxas leaves them out where there are none.
  */
 #ifndef ATTEST_STAGES_INSPECT_PTXAS_LOG_H
@@ -36,14 +30,5 @@ struct ptxas_figures {
 /* arch: "sm_80". */
 bool ptxas_log_read(const char *log, const char *entry, const char *arch,
                     struct ptxas_figures *figures, attn_error *why);
-
-struct cuobjdump_figures {
-    int64_t registers, stack_bytes;
-    int64_t shared_static; /* the kernel's own */
-};
-
-/* False: the text says nothing of the kernel. */
-bool cuobjdump_log_read(const char *text, const char *entry, const char *arch,
-                        struct cuobjdump_figures *figures);
 
 #endif /* ATTEST_STAGES_INSPECT_PTXAS_LOG_H */

@@ -26,8 +26,8 @@
 #include "stages/stage.h"
 
 struct job {
-    bool json, opcodes;
-    const char *pattern, *image_path, *dump_path, *against;
+    bool json;
+    const char *pattern, *image_path, *dump_path;
     regex_t regex;
     struct budgets budgets;
     struct inspected *rows;
@@ -134,27 +134,6 @@ static int look_at_file(struct job *job) {
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-/* json NULL: as text. */
-static void show_opcodes(struct json *json, const struct inspected *row) {
-    struct sass_counts counts;
-    sass_count(&row->cubin, &row->entry, &counts);
-    for (unsigned i = 0; i < SASS_OPCODES; i++) {
-        const char *mnemonic = sass_mnemonic(i);
-        char text[8];
-        snprintf(text, sizeof text, "0x%03x", i);
-        if (counts.opcodes[i] > 0 && json == NULL) {
-            printf("  opcode %s %-10s %6" PRId64 "\n", text, mnemonic != NULL ? mnemonic : "?",
-                   counts.opcodes[i]);
-        } else if (counts.opcodes[i] > 0) {
-            json_open(json, NULL, '{');
-            json_text(json, "opcode", text);
-            json_text(json, "mnemonic", mnemonic);
-            json_int(json, "count", counts.opcodes[i]);
-            json_close(json);
-        }
-    }
-}
-
 static void put_verdict(struct json *json, const struct job *job, const struct inspected *row) {
     char failures[INSPECT_FAILURES_MAX][256];
     const struct budget *budget = budgets_find(&job->budgets, row->name, row->arch);
@@ -171,34 +150,19 @@ static void put_verdict(struct json *json, const struct job *job, const struct i
     json_close(json);
 }
 
-/* other: the same kernel of --against, or NULL. */
-static void put_row(struct json *json, const struct job *job, const struct inspected *row,
-                    const struct inspected *other) {
+static void put_row(struct json *json, const struct job *job, const struct inspected *row) {
     json_open(json, NULL, '{');
     json_text(json, "name", row->name);
     json_text(json, "family", row->family);
     json_text(json, "arch", row->arch);
     json_text(json, "dtype", row->family != NULL ? row->dtype : NULL);
     json_known_int(json, "head_dim", row->head_dim);
-    inspect_json(json, row, INSPECT_REPORT);
+    inspect_json(json, row, false);
     json_bool(json, "asserts", row->output_call != NULL);
     json_text(json, "cubin_sha256", row->sha256);
     json_int(json, "cubin_bytes", (int64_t)row->cubin.bytes);
     if (row->family != NULL) {
         put_verdict(json, job, row);
-    }
-    if (job->opcodes) {
-        json_open(json, "opcodes", '[');
-        show_opcodes(json, row);
-        json_close(json);
-    }
-    if (other != NULL) {
-        json_open(json, "other", '{');
-        inspect_json(json, other, INSPECT_REPORT);
-        json_bool(json, "asserts", other->output_call != NULL);
-        json_close(json);
-    } else if (job->against != NULL) {
-        json_null(json, "other");
     }
     json_close(json);
 }
@@ -222,10 +186,10 @@ static void print_heading(int width) {
     printf("  sha256\n");
 }
 
-static void print_row(const char *name, int width, const struct inspected *row) {
+static void print_row(int width, const struct inspected *row) {
     int64_t values[INSPECT_FIGURES];
     inspect_values(row, values);
-    printf("%-*s %-6s", width, name, row->arch);
+    printf("%-*s %-6s", width, row->name, row->arch);
     for (int i = 0; i < INSPECT_FIGURES; i++) {
         if (values[i] < 0) {
             printf(" %*s", INSPECT_FIGURE[i].width, "-");
@@ -236,41 +200,24 @@ static void print_row(const char *name, int width, const struct inspected *row) 
     printf("  %.12s%s\n", row->sha256, row->output_call != NULL ? "  it asserts" : "");
 }
 
-/* other: the library of --against, whose kernels stand below ours; or NULL. Returns how many rows
- * it lacks. */
-static size_t print_rows(const struct job *job, const struct other_library *other) {
+static void print_rows(const struct job *job) {
     const int width = name_width(job);
     struct json json = json_begin(stdout);
-    size_t missing = 0;
     if (job->json) {
         json_open(&json, NULL, '[');
     } else {
         print_heading(width);
     }
     for (size_t i = 0; i < job->count; i++) {
-        const struct inspected *row = &job->rows[i];
-        struct inspected found;
-        attn_error why;
-        const bool there = other != NULL && other_find(other, row, &found, &why);
-        missing += other != NULL && !there;
         if (job->json) {
-            put_row(&json, job, row, there ? &found : NULL);
+            put_row(&json, job, &job->rows[i]);
             continue;
         }
-        print_row(row->name, width, row);
-        if (job->opcodes) {
-            show_opcodes(NULL, row);
-        }
-        if (there) {
-            print_row("  other", width, &found);
-        } else if (other != NULL) {
-            printf("%-*s %s\n", width, "  other", why.text);
-        }
+        print_row(width, &job->rows[i]);
     }
     if (job->json) {
         json_close(&json);
     }
-    return missing;
 }
 
 /* ---- the gate -------------------------------------------------------------------------------- */
@@ -340,20 +287,6 @@ static int judge(const struct job *job) {
 
 /* ---- the verb -------------------------------------------------------------------------------- */
 
-/* A table of both, without a verdict: neither is the measure of the other. */
-static int compare_builds(const struct job *job) {
-    struct other_library other;
-    attn_error why;
-    if (!other_open(job->against, &other, &why)) {
-        return complain("inspect: %s", why.text);
-    }
-    const size_t missing = print_rows(job, &other);
-    if (missing > 0) {
-        complain("inspect: %s lacks %zu of %zu cubins", job->against, missing, job->count);
-    }
-    return missing > 0 ? EXIT_NOT_RUN : EXIT_DONE;
-}
-
 static int inspect_library(struct job *job) {
     attn_error why;
     if (!budgets_built_in(&job->budgets, &why)) {
@@ -373,25 +306,18 @@ static int inspect_library(struct job *job) {
                         "GPUs",
                         job->pattern != NULL ? job->pattern : "", job->variants);
     }
-    if (job->against != NULL) {
-        return compare_builds(job);
-    }
-    print_rows(job, NULL);
+    print_rows(job);
     return judge(job);
 }
 
 static int inspect_file(struct job *job) {
-    const char *clash = job->dump_path != NULL ? "--dump"
-                        : job->against != NULL ? "--against"
-                                               : NULL;
-    if (clash != NULL) {
-        return complain("inspect: %s: it is for the kernels of the library, and --image looks at a "
-                        "file",
-                        clash);
+    if (job->dump_path != NULL) {
+        return complain("inspect: --dump: it is for the kernels of the library, and --image looks "
+                        "at a file");
     }
     const int status = look_at_file(job);
     if (status == EXIT_DONE) {
-        print_rows(job, NULL);
+        print_rows(job);
     }
     return status;
 }
@@ -402,9 +328,6 @@ int verb_inspect(int argc, char **argv) {
         arg_text("--variant", &job.pattern, "RE", "only those whose name this expression matches"),
         arg_text("--image", &job.image_path, "FILE",
                  "the kernels of a cubin instead, without budgets"),
-        arg_flag("--opcodes", &job.opcodes, "how often each machine instruction occurs"),
-        arg_text("--against", &job.against, "LIB",
-                 "beside those of another libattn.so, such as that of make debug"),
         arg_text("--dump", &job.dump_path, "DIR", "write cubins, PTX and ptxas logs there too"),
         arg_flag("--json", &job.json, "the same as JSON"),
     };
@@ -412,15 +335,13 @@ int verb_inspect(int argc, char **argv) {
     const struct command command = {
         .verb = "inspect",
         .summary = "what the machine code in the library needs, compared with its budgets",
-        .synopsis = "[--variant RE] [--image FILE | --against LIB] [--opcodes] "
-                    "[--dump DIR] [--json]",
+        .synopsis = "[--variant RE] [--image FILE] [--dump DIR] [--json]",
         .notes = "Needs no GPU. Registers, stack, shared memory and barriers are read from the "
                  "cubin, spills from\nthe ptxas log that is bound to it by its hash, instructions "
                  "from the kernel's own code.\nExit code 3: a cubin with a budget, or all of "
                  "them, are not in this library.\n",
         .examples = "  attest inspect --variant wmma\n"
-                    "  attest inspect --against build-debug/libattn.so\n"
-                    "  attest inspect --image kernel.cubin --opcodes\n",
+                    "  attest inspect --image kernel.cubin\n",
         ARG_GROUPS(groups),
     };
     const enum args_result parsed = args_parse(&command, argc, argv);

@@ -10,10 +10,7 @@
  *     anatomy.c   describes a wrong result
  *     launches.c  many launches of one problem, bit for bit the same
  *     observe.c   opens a device; a case under each order of asynchronous completion
- *     record.c    the units of `attest run`: record_parity, record_emulate
- *     worker.c    a child of `attest parity`: opens the device, does one job, answers in lines
- *     verb.c      the command line and the schedule } of `attest parity`, which itself
- *     report.c    lines, JSON, the verdict          } never opens a device
+ *     record.c    the units: record_parity, record_emulate
  *
  * Invariant: a case is known by (device, variant, seed, number) alone, so that a failure can be
  * repeated by the command that is printed with it.
@@ -226,22 +223,5 @@ bool observe_launches(const struct watch *watch, const struct target *target, en
 
 /* The ways of launching that the device has: the first of enum launch_mode. */
 int launch_modes(const struct target *target);
-
-/* ---- children of the verb -------------------------------------------------------------------- */
-
-/* The options of `attest parity` that its children get, too. */
-struct worker_setup {
-    const char *device, *driver, *image, *variant; /* variant: a regular expression; NULL: all */
-    const char *async; /* orders of completion on the virtual GPU, or NULL */
-    uint64_t seed;
-    int direction; /* attn_direction */
-    bool ptx;
-};
-
-enum worker_job { JOB_NONE, JOB_LIST, JOB_CASES, JOB_LAUNCHES };
-extern const char *const JOB_NAMES[]; /* none list cases launches */
-
-/* The child's side: does the job, answers in lines (conversation.h). Returns the exit code. */
-int worker_run(const struct worker_setup *setup, enum worker_job job, int64_t first, int64_t count);
 
 #endif /* ATTEST_STAGES_PARITY_PARITY_H */

@@ -14,7 +14,27 @@
 #include "device/kernels.h"
 #include "device/vgpu_planted.h"
 #include "stages/parity/parity.h"
-#include "stages/record.h"
+#include "stages/stage.h"
+
+/* Other code under the variant's name: its PTX, or that of a file, which must be loadable. */
+static bool take_code(const struct slot *slot, struct target *target, attn_error *why) {
+    static char alias[256];
+    attn_problem problem;
+    attn_plan *plan = NULL;
+    attn_error cause = {"it takes no dtype"};
+    const char *file = strcmp(slot->code, "ptx") != 0 ? slot->code : NULL;
+    snprintf(alias, sizeof alias, "%s@%s", slot->variant, file != NULL ? "image" : "ptx");
+    target->runs_as = alias;
+    if (variant_add_code(target->context, slot->variant, alias, file, &cause) != ATTN_OK) {
+        return explain(why, "%s: %.300s", file != NULL ? "--image" : "--ptx", cause.text);
+    }
+    const bool good =
+        target_accepts(target, &problem, &cause) &&
+        attn_plan_create(target->context, &problem, PLAN_BY_NAME(target->variant.direction, alias),
+                         &plan, &cause) == ATTN_OK;
+    attn_plan_destroy(plan);
+    return good || explain(why, "--image: %.100s: %.300s", slot->code, cause.text);
+}
 
 /* The slot's variant on its device, which stays open for the slots that follow: a CUDA context
  * costs tenths of a second. */
@@ -35,7 +55,7 @@ static const struct target *open_slot(const struct slot *slot, attn_error *why) 
         return NULL;
     }
     target.runs_as = target.variant.name;
-    return &target;
+    return slot->code == NULL || take_code(slot, &target, why) ? &target : NULL;
 }
 
 /* ---- cases ----------------------------------------------------------------------------------- */
@@ -54,6 +74,9 @@ static void put_case(struct json *json, int64_t number, const struct case_result
     json_int(json, "number", number);
     put_statistics(json, &result->statistics);
     json_text(json, "damage", result->damaged ? result->reason : NULL);
+    if (!result->pass && !result->damaged) {
+        json_text(json, "comparison", result->reason);
+    }
     json_int(json, "impostors", result->controls);
     json_int(json, "refused", result->refused);
     json_text(json, "recipe", result->recipe);
@@ -76,8 +99,10 @@ static void put_case(struct json *json, int64_t number, const struct case_result
 static bool put_cases(const struct slot *slot, const struct target *target, struct watch *watch,
                       struct json *unit, attn_error *why) {
     json_open(unit, "cases", '[');
-    for (int64_t number = 0; number < slot->cases; number++) {
+    for (int64_t i = 0; i < slot->cases; i++) {
+        const int64_t number = slot->first_case + i;
         struct case_result result;
+        record_at(slot, "case %lld", (long long)number);
         observe_case(watch, target, number, &result);
         if (result.lost) {
             return explain(why, "case %lld: the device was lost: %s", (long long)number,
@@ -98,8 +123,9 @@ static bool put_launches(const struct slot *slot, const struct target *target,
     const int modes = launch_modes(target);
     char failures[LAUNCH_MODES * 600] = "", name[SHA256_TEXT];
     int differing = 0;
-    for (int mode = 0; mode < modes; mode++) {
+    for (int mode = 0; mode < modes && slot->launches > 0; mode++) {
         attn_error cause = {""};
+        record_at(slot, "launches, %s", LAUNCH_NAMES[mode]);
         if (!observe_launches(watch, target, (enum launch_mode)mode, slot->launches, &cause)) {
             const size_t used = strlen(failures);
             snprintf(failures + used, sizeof failures - used, "launches, %s: %.500s\n",
@@ -127,7 +153,9 @@ bool record_parity(const struct slot *slot, struct pack *pack, struct json *unit
     struct watch watch = {0};
     bool refused[NEGATIVE_CONTROLS] = {false};
     const struct target *target = open_slot(slot, why);
-    if (target == NULL || !put_cases(slot, target, &watch, unit, why) ||
+    if (target == NULL ||
+        (slot->async != NULL && !async_orders_parse(slot->async, &watch.orders, why)) ||
+        !put_cases(slot, target, &watch, unit, why) ||
         !put_launches(slot, target, &watch, pack, unit, why) ||
         !case_controls(target, refused, why)) {
         return false;

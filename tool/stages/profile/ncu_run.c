@@ -326,36 +326,31 @@ static bool read_result(struct ncu_result *result, attn_error *why) {
     return read;
 }
 
-static enum ncu_outcome judge(const struct child *child, struct ncu_result *result,
-                              attn_error *why) {
+static bool judge(const struct child *child, struct ncu_result *result, attn_error *why) {
     char text[64];
     if (strstr(result->text, "ERR_NVGPUCTRPERM") != NULL) {
-        explain(why, "this user may not read the GPU's counters (ERR_NVGPUCTRPERM)");
-        return NCU_NOT_RUN;
+        return explain(why, "this user may not read the GPU's counters (ERR_NVGPUCTRPERM)");
     }
     if (child->code != 0) {
         const char *last = strstr(result->text, "attest: ");
-        explain(why, "ncu: %s%s%.*s", child_text(child, text, sizeof text),
-                last != NULL ? ": " : "", last != NULL ? (int)strcspn(last, "\r\n") : 0,
-                last != NULL ? last : "");
-        return NCU_INVALID;
+        return explain(why, "ncu: %s%s%.*s", child_text(child, text, sizeof text),
+                       last != NULL ? ": " : "", last != NULL ? (int)strcspn(last, "\r\n") : 0,
+                       last != NULL ? last : "");
     }
-    return read_result(result, why) ? NCU_DONE : NCU_INVALID;
+    return read_result(result, why);
 }
 
-enum ncu_outcome ncu_run(const struct ncu_request *request, struct ncu_result *result,
-                         attn_error *why) {
+bool ncu_run(const struct ncu_request *request, struct ncu_result *result, attn_error *why) {
     *result = (struct ncu_result){0};
     for (int stalls = 1;; stalls = 0) {
         struct child child = {.code = -1};
         if (!run_once(request, stalls != 0, &child, why)) {
-            return NCU_INVALID;
+            return false;
         }
         result->text = file_read(request->log, &result->bytes, NULL);
         result->text = result->text != NULL ? result->text : calloc(1, 1); /* it printed nothing */
         if (result->text == NULL) {
-            explain(why, "out of memory for what ncu printed");
-            return NCU_INVALID;
+            return explain(why, "out of memory for what ncu printed");
         }
         if (stalls == 0 || strstr(result->text, "Failed to find metric") == NULL) {
             return judge(&child, result, why);
@@ -381,13 +376,12 @@ bool ncu_allowed(const char *ncu, const char *device, const char *driver, attn_e
     snprintf(log, sizeof log, "%s/ncu.csv", folder);
     const struct ncu_request request = {
         .ncu = ncu, .device = device, .driver = driver, .log = log, .limit = TRY_SECONDS};
-    const enum ncu_outcome outcome = ncu_run(&request, &result, why);
+    const bool done = ncu_run(&request, &result, why);
     const bool idle = result.idle;
     ncu_result_free(&result);
     unlink(log);
     rmdir(folder);
-    return outcome == NCU_DONE &&
-           (idle || explain(why, "ncu: a kernel that sleeps was not seen as idle"));
+    return done && (idle || explain(why, "ncu: a kernel that sleeps was not seen as idle"));
 }
 
 const struct ncu_kernel *ncu_figures(const struct ncu_result *result, const char *variant,
@@ -406,13 +400,4 @@ const struct ncu_kernel *ncu_figures(const struct ncu_result *result, const char
         explain(why, "ncu: no launch of %s", variant);
     }
     return kernel;
-}
-
-/* ---- a unit ---------------------------------------------------------------------------------- */
-
-void ncu_unit_json(struct json *unit, const struct ncu_kernel *kernel, bool idle) {
-    record_only_control(unit, "idle", idle);
-    json_open(unit, "values", '{');
-    ncu_values_json(unit, kernel);
-    json_close(unit);
 }

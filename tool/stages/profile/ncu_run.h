@@ -84,12 +84,6 @@ struct ncu_request {
 };
 enum { NCU_MOST = 16 };
 
-enum ncu_outcome {
-    NCU_DONE,
-    NCU_NOT_RUN, /* this user may not read the counters */
-    NCU_INVALID  /* it did not end, or printed no table */
-};
-
 /* What was printed, for free(), and what was read from it. Free both in any case. */
 struct ncu_result {
     char *text;
@@ -97,8 +91,8 @@ struct ncu_result {
     struct ncu_report report;
     bool idle; /* the sleeping kernel was seen as one */
 };
-enum ncu_outcome ncu_run(const struct ncu_request *request, struct ncu_result *result,
-                         attn_error *why);
+/* False and the reason: this user may not read the counters, it did not end, there is no table. */
+bool ncu_run(const struct ncu_request *request, struct ncu_result *result, attn_error *why);
 void ncu_result_free(struct ncu_result *result);
 
 /* Whether this user may read the counters of the device: tried on the sleeping kernel alone. */
@@ -107,9 +101,6 @@ bool ncu_allowed(const char *ncu, const char *device, const char *driver, attn_e
 /* The figures of a variant; NULL and why where there are none, or its result was not right. */
 const struct ncu_kernel *ncu_figures(const struct ncu_result *result, const char *variant,
                                      attn_error *why);
-
-/* The controls and values of a unit. */
-void ncu_unit_json(struct json *unit, const struct ncu_kernel *kernel, bool idle);
 
 /* The target's side: launches the sleeping kernel, then every variant whose name matches the
  * expression, each once. Returns the exit code of the program. */

@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "base/tool_path.h"
+#include "device/kernels.h"
 #include "stages/profile/ncu_run.h"
 #include "stages/stage.h"
 
@@ -18,7 +19,7 @@ enum { LIMIT_SECONDS = 240 };
 /* The last run of ncu. */
 static struct {
     struct batch batch;
-    enum ncu_outcome outcome;
+    bool done;
     struct ncu_result result;
     attn_error why;
     char artifact[SHA256_TEXT];
@@ -44,7 +45,7 @@ static bool run_batch(const struct slot *slot, const struct pack *pack, attn_err
                                         .count = last.batch.count,
                                         .log = log,
                                         .limit = LIMIT_SECONDS};
-    last.outcome = ncu_run(&request, &last.result, &last.why);
+    last.done = ncu_run(&request, &last.result, &last.why);
     unlink(log);
     rmdir(folder);
     if (last.result.text == NULL) {
@@ -60,7 +61,7 @@ bool record_profile(const struct slot *slot, struct pack *pack, struct json *uni
         last.batch.count = 0;
         return false;
     }
-    if (last.outcome != NCU_DONE) {
+    if (!last.done) {
         *why = last.why;
         return false;
     }
@@ -68,7 +69,14 @@ bool record_profile(const struct slot *slot, struct pack *pack, struct json *uni
     if (kernel == NULL) {
         return false;
     }
-    ncu_unit_json(unit, kernel, last.result.idle);
+    attn_variant variant;
+    record_only_control(unit, "idle", last.result.idle);
+    json_open(unit, "values", '{');
+    ncu_values_json(unit, kernel);
+    if (variant_by_name(NULL, slot->variant, &variant, NULL)) { /* else they must be seen at work */
+        json_int(unit, "tensor_cores", variant.tensor_cores);
+    }
+    json_close(unit);
     json_open(unit, "artifacts", '[');
     json_text(unit, NULL, last.artifact);
     json_close(unit);

@@ -13,7 +13,6 @@
 
 const char *const SANITIZER_TOOL_NAMES[] = {"memcheck", "racecheck", "initcheck", "synccheck",
                                             NULL};
-const char *const SANITIZER_VERDICT_NAMES[] = {"PASS", "FAIL", "INVALID", "NOT_RUN"};
 
 static const char PREFIX[] = "=========";
 
@@ -148,57 +147,41 @@ bool sanitizer_log_read(FILE *in, enum sanitizer_tool tool, const char *entry,
     return plain || explain(why, "the log holds a byte of 0: it is no text");
 }
 
-bool sanitizer_log_is_of(const char *text, enum sanitizer_tool tool, const char *variant,
-                         int64_t variants, attn_error *why) {
-    static const char TOOL[] = "target: tool ", VARIANT[] = "target: variant ";
-    int64_t tools = 0, others = 0, lines = 0, found = 0;
+/* How many lines begin so. */
+static int lines_with(const char *text, const char *begin) {
+    int count = 0;
     for (const char *line = text; *line != '\0'; line += strspn(line, "\r\n")) {
-        const size_t length = strcspn(line, "\r\n");
-        char name[160] = "";
-        long long launches = 0;
-        if (sscanf(line, "target: tool %31[a-z]", name) == 1) {
-            tools++;
-            others += strcmp(name, SANITIZER_TOOL_NAMES[tool]) != 0 ||
-                      length != strlen(TOOL) + strlen(name);
-        } else if (strncmp(line, VARIANT, strlen(VARIANT)) == 0) {
-            const bool counted = sscanf(line, "target: variant %159[^: ]: %lld launches verified",
-                                        name, &launches) == 2;
-            if (variant != NULL && (!counted || launches <= 0)) {
-                return explain(why, "the log says '%.*s', expected launches that were verified",
-                               (int)length, line);
-            }
-            lines++;
-            found += variant != NULL && strcmp(name, variant) == 0;
-        }
-        line += length;
+        count += strncmp(line, begin, strlen(begin)) == 0;
+        line += strcspn(line, "\r\n");
     }
-    if (tools != 1 || others > 0) {
-        return explain(why, "the log is not of this tool%s%s, which it must name once",
-                       variant != NULL ? " and " : "", variant != NULL ? variant : "");
+    return count;
+}
+
+bool sanitizer_log_is_of(const char *text, enum sanitizer_tool tool, const char *variant,
+                         attn_error *why) {
+    char of_tool[64], of_variant[256] = "";
+    snprintf(of_tool, sizeof of_tool, "target: tool %s", SANITIZER_TOOL_NAMES[tool]);
+    if (variant != NULL) {
+        snprintf(of_variant, sizeof of_variant, "target: variant %s: ", variant);
     }
-    if (variant == NULL || (found == 1 && lines == variants)) {
-        return true;
+    if (lines_with(text, "target: tool ") != 1 || lines_with(text, of_tool) != 1) {
+        return explain(why, "the log is not of this tool, which it must name once");
     }
-    return found != 1
-               ? explain(
-                     why,
-                     "the log is not of this tool and %s: %lld lines are about it, expected one",
-                     variant, (long long)found)
-               : explain(why, "variants: %lld were verified one by one, expected %lld",
-                         (long long)lines, (long long)variants);
+    return variant == NULL || lines_with(text, of_variant) == 1 ||
+           explain(why, "the log is not of this tool and %s: expected one line about it", variant);
 }
 
 /* ---- judging --------------------------------------------------------------------------------- */
 
-enum sanitizer_verdict sanitizer_judge(const struct sanitizer_log *log, int exit_code,
-                                       int64_t variants, attn_error *why) {
-    enum sanitizer_verdict verdict = SANITIZER_INVALID;
+enum gate sanitizer_judge(const struct sanitizer_log *log, int exit_code, int64_t variants,
+                          attn_error *why) {
+    enum gate verdict = GATE_INVALID;
     why->text[0] = '\0';
     if (log->findings > 0) {
-        verdict = SANITIZER_FAIL;
+        verdict = GATE_FAIL;
         explain(why, "%" PRId64 " found", log->findings);
     } else if (log->wrong[0] != '\0') {
-        verdict = SANITIZER_FAIL;
+        verdict = GATE_FAIL;
         explain(why, "wrong result: %s", log->wrong);
     } else if (log->trouble[0] != '\0') {
         explain(why, "%s", log->trouble);
@@ -214,7 +197,7 @@ enum sanitizer_verdict sanitizer_judge(const struct sanitizer_log *log, int exit
         explain(why, "%" PRId64 " variants were verified, expected %" PRId64, log->variants,
                 variants);
     } else {
-        verdict = SANITIZER_PASS;
+        verdict = GATE_PASS;
     }
     return verdict;
 }

@@ -11,9 +11,9 @@
  *
  * The program under the tool prints to the same log; its own last line is TARGET_DONE.
  *
- * Invariant: SANITIZER_PASS needs every sign at once: the tool's summary, its exit code, the
+ * Invariant: GATE_PASS needs every sign at once: the tool's summary, its exit code, the
  * program's last line, and no unexpected line. What is missing or contradicts itself is
- * SANITIZER_INVALID.
+ * GATE_INVALID.
  */
 #ifndef ATTEST_STAGES_SANITIZE_LOG_H
 #define ATTEST_STAGES_SANITIZE_LOG_H
@@ -23,6 +23,7 @@
 #include <stdio.h>
 
 #include "attn.h"
+#include "pack/verdict.h"
 
 enum sanitizer_tool { MEMCHECK, RACECHECK, INITCHECK, SYNCCHECK, SANITIZER_TOOLS };
 
@@ -55,25 +56,15 @@ struct sanitizer_log {
 bool sanitizer_log_read(FILE *in, enum sanitizer_tool tool, const char *entry,
                         struct sanitizer_log *log, attn_error *why);
 
-/* Whether the program under the tool said that it ran under this tool, and that it verified
- * launches of this variant, as one of so many. variant NULL: whatever it ran. Else why. */
+/* Whether the program under the tool said that it ran under this tool, and verified this variant.
+ * variant NULL: whatever it ran. Else why. */
 bool sanitizer_log_is_of(const char *text, enum sanitizer_tool tool, const char *variant,
-                         int64_t variants, attn_error *why);
+                         attn_error *why);
 
-enum sanitizer_verdict {
-    SANITIZER_PASS,
-    SANITIZER_FAIL,    /* the tool found something, or the result was wrong */
-    SANITIZER_INVALID, /* no verdict is possible */
-    SANITIZER_NOT_RUN
-};
-
-/* "PASS", "FAIL", "INVALID", "NOT_RUN" */
-extern const char *const SANITIZER_VERDICT_NAMES[];
-
-/* Of a run of `variants` variants that ended with exit_code (-1: with none). why: the reason, ""
- * after PASS. */
-enum sanitizer_verdict sanitizer_judge(const struct sanitizer_log *log, int exit_code,
-                                       int64_t variants, attn_error *why);
+/* Of a run of `variants` variants that ended with exit_code (-1: with none). FAIL: the tool found
+ * something, or the result was wrong. why: the reason, "" after PASS. */
+enum gate sanitizer_judge(const struct sanitizer_log *log, int exit_code, int64_t variants,
+                          attn_error *why);
 
 /* Whether a run of a planted fault shows that the tool works: counted, reported in its own words,
  * attributed to the kernel, and shown by its exit code. */

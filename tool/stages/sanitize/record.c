@@ -19,8 +19,6 @@
 #include "stages/sanitize/run.h"
 #include "stages/stage.h"
 
-static const double SECONDS = 280; /* for one run of a tool over variants */
-
 /* A log in the pack. */
 struct kept_log {
     char name[SHA256_TEXT];
@@ -31,7 +29,6 @@ struct kept_log {
 static struct {
     bool ready; /* the planted faults were run */
     struct sanitizer sanitizer;
-    attn_device device;
     struct kept_log controls[SANITIZER_TOOLS], subjects[SANITIZER_TOOLS];
     struct batch batch;
 } here;
@@ -58,23 +55,21 @@ static bool keep_log(struct pack *pack, enum sanitizer_tool tool, const struct s
 
 static bool make_ready(const struct slot *slot, struct pack *pack, attn_error *why) {
     struct sanitizer *sanitizer = &here.sanitizer;
-    attn_context *context;
+    struct runner runner = {.device = slot->device, .driver = slot->driver};
+    attn_device device = {.size = sizeof device};
     char folder[TEMPORARY_SIZE];
     if (here.ready) {
         return true;
     }
-    if (!sanitizer_find(sanitizer, NULL, NULL, why) ||
-        stage_open(slot->device, slot->driver, &context, &here.device, why) != EXIT_DONE) {
-        return false;
-    }
-    attn_close(context); /* its memory belongs to the tools */
-    if (!temporary_folder(folder, "sanitize", why)) {
+    const bool there = sanitizer_find(sanitizer, why) && runner_open(&runner, why) &&
+                       attn_device_get(runner.context, &device, why) == ATTN_OK;
+    runner_close(&runner); /* its memory belongs to the tools */
+    if (!there || !temporary_folder(folder, "sanitize", why)) {
         return false;
     }
     snprintf(sanitizer->folder, sizeof sanitizer->folder, "%s", folder);
     sanitizer->device = slot->device;
-    sanitizer->arch = here.device.arch;
-    sanitizer->timeout = SECONDS;
+    sanitizer->machine_code = strcmp(device.arch, "sm_90") == 0;
     here.ready = true;
     for (int tool = 0; here.ready && tool < SANITIZER_TOOLS; tool++) {
         struct sanitizer_run run;
@@ -101,13 +96,13 @@ static bool run_batch(const struct slot *slot, struct pack *pack, int most, bool
         names[i] = here.batch.variants[i];
     }
     here.sanitizer.device = slot->device;
-    here.sanitizer.pattern = batch_pattern(names, here.batch.count, pattern);
+    batch_pattern(names, here.batch.count, pattern);
     *clean = true;
     for (int i = 0; kept && i < SANITIZER_TOOLS; i++) {
         const enum sanitizer_tool tool = (enum sanitizer_tool)i;
         struct sanitizer_run run;
-        *clean = sanitizer_run_variants(&here.sanitizer, tool, here.batch.count, &run) ==
-                     SANITIZER_PASS &&
+        *clean = sanitizer_run_variants(&here.sanitizer, tool, pattern, here.batch.count, &run) ==
+                     GATE_PASS &&
                  *clean;
         kept = keep_log(pack, tool, &run, &here.subjects[tool], why);
     }

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * run.h - one tool of compute-sanitizer over variants, and over its planted fault: the verb prints
- * what came of it, the recorder stores the logs. The program under the tool is this one again, as
- * its target: every variant on a few small, ragged problems, results verified, everything freed; or
- * one planted fault.
+ * run.h - one tool of compute-sanitizer over variants, and over its planted fault. The program
+ * under the tool is this one again, as its target: every variant on a few small, ragged problems,
+ * results verified, everything freed; or one planted fault.
  *
  * Invariant: no log of another run is overwritten.
  */
@@ -20,15 +19,12 @@ struct sanitizer {
     char path[PATH_MAX];   /* of compute-sanitizer */
     char faults[PATH_MAX]; /* folder of the kernels with planted faults */
     char folder[PATH_MAX]; /* for TOOL.log and TOOL.fault.log */
-    const char *device, *arch;
-    const char *pattern; /* a regular expression for the names of variants; NULL: all */
-    bool ptx;            /* variants from their PTX */
-    double timeout;      /* seconds for one run */
+    const char *device;
+    bool machine_code; /* planted faults have machine code for the device, not PTX alone */
 };
 
-/* Finds compute-sanitizer and the planted faults, or takes the requested paths. */
-bool sanitizer_find(struct sanitizer *sanitizer, const char *path, const char *faults,
-                    attn_error *why);
+/* Finds compute-sanitizer and the planted faults. */
+bool sanitizer_find(struct sanitizer *sanitizer, attn_error *why);
 
 struct sanitizer_run {
     bool done;      /* child and log are filled */
@@ -38,10 +34,9 @@ struct sanitizer_run {
     struct sanitizer_log log;
 };
 
-/* Over the variants, of which so many must be verified. */
-enum sanitizer_verdict sanitizer_run_variants(const struct sanitizer *sanitizer,
-                                              enum sanitizer_tool tool, int64_t variants,
-                                              struct sanitizer_run *run);
+/* Over the variants that the expression matches, of which so many must be verified. */
+enum gate sanitizer_run_variants(const struct sanitizer *sanitizer, enum sanitizer_tool tool,
+                                 const char *pattern, int64_t variants, struct sanitizer_run *run);
 
 /* Over its planted fault: whether it was caught. */
 bool sanitizer_run_fault(const struct sanitizer *sanitizer, enum sanitizer_tool tool,
@@ -57,19 +52,7 @@ struct target_request {
     const char *pattern; /* a regular expression for the names of variants; NULL: all */
     const char *image;   /* of a planted fault, which is run instead of the variants; or NULL */
     const char *tool;    /* that it runs under, as given, for its log */
-    bool ptx;            /* each variant from its PTX instead of its machine code */
 };
-
-struct candidate {
-    char name[96];
-    bool runs;
-    attn_error why; /* where it does not */
-};
-
-/* Every variant of the context whose name matches; the caller frees *list. A pattern that matches
- * none is an error. */
-bool target_candidates(const attn_context *context, const struct target_request *request,
-                       struct candidate **list, size_t *count, attn_error *why);
 
 /* Returns the exit code of the program. A planted fault that was launched ends with 0 whatever came
  * of it: compute-sanitizer shows its own exit code only for programs that succeed. */

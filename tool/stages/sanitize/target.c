@@ -51,8 +51,6 @@ struct target {
     int64_t launches;
 };
 
-/* ---- which variants -------------------------------------------------------------------------- */
-
 /* 64 columns, or what comes next to it that the variant takes. */
 static int64_t head_dim_for(const attn_variant *variant) {
     const int64_t multiple = variant->head_dim_multiple > 1 ? variant->head_dim_multiple : 1;
@@ -73,69 +71,6 @@ static void make_problem(const attn_variant *variant, const struct small_case *s
     problem_suit(variant, problem);
     problem->causal = small->causal;
     problem->layout = small->layout;
-}
-
-/* Whether it takes one of the problems; else why it does not take the first. */
-static bool takes_some(const attn_context *context, const attn_variant *variant, attn_error *why) {
-    bool takes = false;
-    for (int i = CASE_COUNT - 1; i >= 0 && !takes; i--) {
-        attn_problem problem;
-        make_problem(variant, &CASES[i], &problem);
-        takes = attn_variant_check(context, variant->name, &problem, why) == ATTN_OK;
-    }
-    return takes;
-}
-
-static bool has_ptx(const attn_context *context, const char *name, attn_error *why) {
-    attn_image image = {.size = sizeof image, .kind = ATTN_IMAGE_CUBIN};
-    bool there = true;
-    for (int32_t i = 0; there && image.kind != ATTN_IMAGE_PTX; i++) {
-        there = attn_variant_image(context, name, i, &image, why) == ATTN_OK;
-    }
-    return there;
-}
-
-static bool add_candidate(const attn_context *context, const struct target_request *request,
-                          const attn_variant *variant, struct candidate **list, size_t *count,
-                          attn_error *why) {
-    struct candidate *longer = realloc(*list, (*count + 1) * sizeof *longer);
-    if (longer == NULL) {
-        return explain(why, "out of memory for a list of variants");
-    }
-    *list = longer;
-    struct candidate *candidate = &longer[(*count)++];
-    *candidate = (struct candidate){0};
-    snprintf(candidate->name, sizeof candidate->name, "%s", variant->name);
-    candidate->runs = takes_some(context, variant, &candidate->why) &&
-                      (!request->ptx || has_ptx(context, variant->name, &candidate->why));
-    return true;
-}
-
-bool target_candidates(const attn_context *context, const struct target_request *request,
-                       struct candidate **list, size_t *count, attn_error *why) {
-    regex_t regex;
-    *list = NULL;
-    *count = 0;
-    if (!stage_pattern(request->pattern, &regex, why)) {
-        return false;
-    }
-    bool fine = true;
-    attn_variant variant;
-    for (int32_t i = 0; fine && stage_next(context, &regex, &i, &variant);) {
-        fine = add_candidate(context, request, &variant, list, count, why);
-    }
-    regfree(&regex);
-    if (fine && *count == 0) {
-        fine = explain(why, "--variant: '%s' matches no variant of this device%s",
-                       request->pattern != NULL ? request->pattern : "",
-                       variant_no_attention(request->pattern));
-    }
-    if (!fine) {
-        free(*list);
-        *list = NULL;
-        *count = 0;
-    }
-    return fine;
 }
 
 /* ---- one problem ----------------------------------------------------------------------------- */
@@ -214,42 +149,42 @@ static int run_problem(struct target *target, const char *variant, const attn_pr
 
 /* ---- variants -------------------------------------------------------------------------------- */
 
-static int run_variant(struct target *target, const char *name, attn_error *why) {
-    attn_variant variant;
-    if (!variant_by_name(target->runner.context, name, &variant, why)) {
-        return EXIT_BAD_INPUT;
-    }
+static int run_variant(struct target *target, const attn_variant *variant, attn_error *why) {
     int status = EXIT_DONE;
     for (int i = 0; i < CASE_COUNT && status == EXIT_DONE; i++) {
         attn_problem problem;
-        make_problem(&variant, &CASES[i], &problem);
-        if (attn_variant_check(target->runner.context, name, &problem, why) == ATTN_OK) {
-            status = run_problem(target, name, &problem, &CASES[i], why);
+        make_problem(variant, &CASES[i], &problem);
+        if (attn_variant_check(target->runner.context, variant->name, &problem, why) == ATTN_OK) {
+            status = run_problem(target, variant->name, &problem, &CASES[i], why);
         } else {
-            printf("target: %s does not take case %d: %s\n", name, i, why->text);
+            printf("target: %s does not take case %d: %s\n", variant->name, i, why->text);
         }
     }
     return status;
 }
 
 static int run_variants(struct target *target, int64_t *variants, attn_error *why) {
-    struct candidate *list;
-    size_t count;
-    if (!target_candidates(target->runner.context, target->request, &list, &count, why)) {
+    regex_t regex;
+    attn_variant variant;
+    int status = EXIT_DONE;
+    if (!stage_pattern(target->request->pattern, &regex, why)) {
         return EXIT_BAD_INPUT;
     }
-    int status = EXIT_DONE;
-    for (size_t i = 0; i < count && status == EXIT_DONE; i++) {
-        if (list[i].runs) {
-            const int64_t before = target->launches;
-            status = run_variant(target, list[i].name, why);
+    for (int32_t i = 0;
+         status == EXIT_DONE && stage_next(target->runner.context, &regex, &i, &variant);) {
+        const int64_t before = target->launches;
+        status = run_variant(target, &variant, why);
+        if (status == EXIT_DONE && target->launches > before) {
             ++*variants;
-            if (status == EXIT_DONE) {
-                printf(TARGET_VARIANT "\n", list[i].name, (long long)(target->launches - before));
-            }
+            printf(TARGET_VARIANT "\n", variant.name, (long long)(target->launches - before));
         }
     }
-    free(list);
+    regfree(&regex);
+    if (status == EXIT_DONE && *variants == 0) {
+        explain(why, "--variant: '%s' matches no variant of this device that takes a case",
+                target->request->pattern != NULL ? target->request->pattern : "");
+        status = EXIT_BAD_INPUT;
+    }
     return status;
 }
 
@@ -288,8 +223,7 @@ static int run_fault(struct target *target, attn_error *why) {
 /* ---- the program ----------------------------------------------------------------------------- */
 
 int sanitize_target(const struct target_request *request) {
-    struct target target = {.request = request,
-                            .runner = {.device = request->device, .ptx = request->ptx}};
+    struct target target = {.request = request, .runner = {.device = request->device}};
     int64_t variants = 0;
     attn_error why = {""};
     int status = EXIT_DONE;
