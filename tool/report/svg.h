@@ -8,7 +8,7 @@
  *     svg_plot(out, &(struct svg_plot){.title = "Throughput", .x = "sequence", .y = "TFLOP/s",
  *                                      .lines = lines, .line_count = 1});
  *
- * Colours and fonts are classes of html_style.c, so that a plot follows the page from light to dark.
+ * Colours and fonts are classes of html_style.c, so that a plot is light or dark as the page.
  *
  * Invariant: what is drawn is what was given: a point that has no place on its axis (NaN, infinite,
  * x not above 0, y below 0) is left out and counted below the plot, never moved.
