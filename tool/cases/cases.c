@@ -59,6 +59,13 @@ bool guarded_intact(const struct guarded *memory) {
     return is_poison(memory->body, before) && is_poison(memory->data + memory->size, after);
 }
 
+uint64_t guarded_hash(const struct guarded *memory, uint64_t before) {
+    for (size_t i = 0; i < memory->size; i++) {
+        before = (before ^ memory->data[i]) * 0x100000001B3u;
+    }
+    return before;
+}
+
 void guarded_free(struct guarded *memory) {
     if (memory->map) {
         munmap(memory->map, memory->map_size);
