@@ -145,8 +145,8 @@ void sample_free(struct sample *sample);
 /* The last part of sample_make: bias, mask, slopes and sink, where they are requested. */
 bool sample_make_extras(struct sample *sample, uint64_t *rng);
 
-/* A tensor of rows of `dim`, of as many heads as Q or (kv) K: its strides, with holes of up to `gap`
- * elements, and its elements, holes included. */
+/* A tensor of rows of `dim`, of as many heads as Q or (kv) K: its strides, with holes of up to
+ * `gap` elements, and its elements, holes included. */
 attn_strides strides_with_gaps(const attn_problem *problem, attn_layout layout, bool kv,
                                int64_t dim, int64_t gap);
 int64_t extent_with_gaps(const attn_problem *problem, const attn_strides *strides, bool kv,

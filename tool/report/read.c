@@ -112,6 +112,7 @@ static bool read_timing(const struct pack_report *report, const struct report_sl
         .p90 = read_interval(json_at(figures, "p90")),
         .p99 = read_interval(json_at(figures, "p99")),
         .tflops = json_number_at(figures, "tflops"),
+        .raw = raw,
         .floor = roofline(slot->device, plan_model(report->pack.plan, slot->device), &problem) *
                  (backward ? 2.5 : 1.0),
     };

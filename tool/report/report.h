@@ -37,7 +37,8 @@ struct report_timing {
     bool backward;
     struct interval p50, p90, p99; /* seconds */
     double tflops;
-    double floor; /* seconds below which it cannot be; NaN: not known */
+    double floor;                 /* seconds below which it cannot be; NaN: not known */
+    const struct json_value *raw; /* with its samples, of the unit */
 };
 
 struct pack_report {
