@@ -210,7 +210,7 @@ static bool make_table(struct sample *s, uint64_t *rng) {
     }
     const int64_t least = entries + rng_range(rng, entries > 0 ? 0 : 1, 3);
     p->num_pages = p->num_pages > least ? p->num_pages : least;
-    int32_t *order = malloc((size_t)p->num_pages * sizeof *order);
+    int32_t *order = calloc((size_t)p->num_pages, sizeof *order);
     for (int64_t i = 0; order && i < p->num_pages; i++) { /* a random permutation */
         const int64_t from = rng_range(rng, 0, i);
         order[i] = order[from];

@@ -95,14 +95,6 @@ int search_ranking(const struct search *s, int *numbers, int most) {
     return count;
 }
 
-int search_family(const struct search *s, const char *name) {
-    int found = -1;
-    for (int i = 0; i < s->family_count && name != NULL; i++) {
-        found = strcmp(s->families[i].name, name) == 0 ? i : found;
-    }
-    return found;
-}
-
 /* A state of random numbers, one for each salt. */
 static uint64_t random_state(const struct search *s, uint64_t salt) {
     uint64_t state = s->options.seed ^ (0x9e3779b97f4a7c15U * (salt + 1));

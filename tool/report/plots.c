@@ -50,9 +50,10 @@ static void take_timing(struct curve *curve, const struct report_timing *timing)
     if (at < curve->count && (*place)->problem.seq_kv == length) {
         *place = timing->tflops > (*place)->tflops ? timing : *place;
     } else if (curve->count < LENGTHS_MOST) {
-        memmove(place + 1, place, (curve->count - at) * sizeof *place);
+        for (size_t i = curve->count++; i > at; i--) {
+            curve->best[i] = curve->best[i - 1];
+        }
         *place = timing;
-        curve->count++;
     }
 }
 
