@@ -126,7 +126,7 @@ struct candidate {
     int number, family, generation;
     struct knobs knobs;
     char name[EVOLVE_NAME];
-    char why[256]; /* it was proposed */
+    char why[64]; /* it was proposed */
     enum candidate_state state;
     const struct json_value *result;    /* of its last step: {verdict, gate, reason, ...} */
     const struct json_value *timings;   /* [{shape, p50_us, baseline_p50_us, ratios}] */

@@ -150,22 +150,19 @@ static void offer_random(struct search *s, uint64_t *state) {
 /* One knob, or two, to the next value up or down. */
 static void offer_neighbour(struct search *s, const struct candidate *parent, uint64_t *state) {
     struct knobs knobs = parent->knobs;
-    const int changes = rng_chance(state, 40) ? 2 : 1;
-    char why[256];
-    size_t used = (size_t)snprintf(why, sizeof why, "neighbour of %d:", parent->number);
-    for (int i = 0; i < changes; i++) {
+    char why[64];
+    for (int changes = rng_chance(state, 40) ? 2 : 1; changes > 0; changes--) {
         const int *list = NULL;
-        const int k = draw(state, KNOB_COUNT), before = knobs.value[k];
-        const bool up = rng_chance(state, 50);
+        const int k = draw(state, KNOB_COUNT);
         const int count = knob_values(&s->families[parent->family], (enum knob)k, &list);
-        for (int j = 0; j < count; j++) { /* the list is ascending: last below, first above */
-            if (up ? list[j] > before && knobs.value[k] == before : list[j] < before) {
-                knobs.value[k] = list[j];
-            }
+        int place = 0;
+        while (place < count && list[place] < knobs.value[k]) {
+            place++;
         }
-        used += (size_t)snprintf(why + used, sizeof why - used, " %s %d -> %d", KNOB_NAMES[k],
-                                 before, knobs.value[k]);
+        place += rng_chance(state, 50) ? 1 : -1;
+        knobs.value[k] = place >= 0 && place < count ? list[place] : knobs.value[k];
     }
+    snprintf(why, sizeof why, "neighbour of %d", parent->number);
     offer(s, parent->family, knobs, why);
 }
 
