@@ -35,7 +35,7 @@
 # Invariant: it is a list of what is allowed; anything else is a violation.
 set -u
 
-libc='assert ctype dirent dlfcn elf errno fcntl fenv float getopt inttypes limits link locale malloc
+libc='assert ctype dirent dlfcn elf errno fcntl fenv float ftw getopt inttypes limits link locale malloc
 math poll pthread regex sched semaphore setjmp signal spawn stdalign stdarg stdatomic stdbool stddef
 stdint stdio stdlib stdnoreturn string strings sys/auxv sys/file sys/ioctl sys/mman sys/prctl sys/resource
 sys/stat sys/syscall sys/sysinfo sys/time sys/types sys/uio sys/utsname sys/wait tgmath threads
