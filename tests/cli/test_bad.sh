@@ -174,13 +174,35 @@ attn_kv "bias missing" "nix.npy: No such file" k.npy k.npy --bias nix.npy
 attn_kv "mask that does not broadcast" "mask.npy: shape (3, 4) does not broadcast" k.npy k.npy --mask mask.npy
 attn_kv "mask of another type" "q.npy: holds '<f4', expected '|b1' (bool) or '|u1' (uint8)" k.npy k.npy --mask q.npy
 attn_kv "mask missing" "nix.npy: No such file" k.npy k.npy --mask nix.npy
+i4() { # FILE COUNT DATA
+    raw "$1" 1 "{'descr': '<i4', 'fortran_order': False, 'shape': ($2,), }" "$3"
+}
 npy sink.npy f4 "3"
-raw integers.npy 1 "{'descr': '<i4', 'fortran_order': False, 'shape': (2,), }" '\000\000\000\000\005\000\000\000'
+i4 cu.npy 2 '\000\000\000\000\005\000\000\000'
+i4 falls.npy 3 '\000\000\000\000\004\000\000\000\003\000\000\000'
+i4 most.npy 2 '\000\000\000\000\006\000\000\000'
+i4 first.npy 2 '\001\000\000\000\005\000\000\000'
 attn_kv "a sink for other heads" "sink.npy: shape (3,), expected (4,), the heads of Q" k.npy k.npy \
     --sink sink.npy
-attn_kv "a sink of integers" "integers.npy: holds '<i4', expected '<f4' (float32)" k.npy k.npy \
-    --sink integers.npy
+attn_kv "a sink of integers" "cu.npy: holds '<i4', expected '<f4' (float32)" k.npy k.npy --sink cu.npy
+attn_kv "lengths of floats" "q.npy: holds '<f4', expected '<i4' (int32)" k.npy k.npy --used-kv q.npy
+attn_kv "lengths for another batch" "falls.npy: shape (3,), expected (2,), the batch" k.npy k.npy \
+    --used-kv falls.npy
+attn_kv "more keys than there are" "most.npy: element 1 is 6, expected 0 to 5" k.npy k.npy \
+    --used-kv most.npy
+attn_kv "packed with a batch" "q.npy: shape (2, 4, 3, 8), expected 3 dimensions" k.npy k.npy \
+    --cu-seqlens-q cu.npy --cu-seqlens-kv cu.npy
 npy t.npy f4 "2, 5, 8"
+packed() { # NAME SENTENCE CU_Q CU_KV
+    refuses "$1" "$2" attn --q t.npy --k t.npy --v t.npy -o o.npy --cu-seqlens-q "$3" --cu-seqlens-kv "$4"
+}
+refuses "cu_seqlens alone" "--cu-seqlens-q is given alone" attn --q t.npy --k t.npy --v t.npy -o o.npy \
+    --cu-seqlens-q cu.npy
+packed "cu_seqlens of other sizes" "falls.npy: shape (3,), expected (2,), as --cu-seqlens-q" \
+    cu.npy falls.npy
+packed "cu_seqlens that fall" "falls.npy: element 2 is 3, expected 5 to 5" falls.npy falls.npy
+packed "cu_seqlens past the end" "most.npy: element 1 is 6, expected 5 to 5" cu.npy most.npy
+packed "cu_seqlens not from 0" "first.npy: element 0 is 1, expected 0 to 0" first.npy cu.npy
 refuses "--json and stdout" "both want stdout" attn --q t.npy --k t.npy --v t.npy -o - --json
 refuses "two outputs to stdout" "name the same file" attn --q t.npy --k t.npy --v t.npy -o - --lse -
 attn_kv "a mask as bias" "mask.npy: holds '|b1'" k.npy k.npy --bias mask.npy

@@ -140,14 +140,32 @@ npy q3.npy f4 "2, 5, 8" 1
 npy k3.npy f4 "2, 7, 8" 2
 npy v3.npy f4 "2, 7, 6" 3
 npy s.npy f4 "2" 4
+i4() { # FILE COUNT DATA
+    raw "$1" 1 "{'descr': '<i4', 'fortran_order': False, 'shape': ($2,), }" "$3"
+}
+i4 one_q.npy 2 '\000\000\000\000\005\000\000\000'
+i4 one_k.npy 2 '\000\000\000\000\007\000\000\000'
+i4 cu_q.npy 4 '\000\000\000\000\002\000\000\000\002\000\000\000\005\000\000\000'
+i4 cu_k.npy 4 '\000\000\000\000\003\000\000\000\004\000\000\000\007\000\000\000'
+i4 used.npy 3 '\001\000\000\000\001\000\000\000\002\000\000\000'
 files3="--q q3.npy --k k3.npy --v v3.npy -o o.npy --verify --causal bottom-right --sink s.npy"
 accepts "3 dimensions" attn $files3 --lse l.npy
 says "3 dimensions: problem" "B1 H2 Sq5 Skv7"
 says "3 dimensions: output" "(2, 5, 6)"
 says "3 dimensions: LSE" "float32 (2, 5)"
 cp o.npy three.npy
-accepts "offsets" attn $files3 --q-offset 7 --kv-offset 9
-says "offsets: problem" "offset -2 sink"
+accepts "one packed sequence" attn $files3 --cu-seqlens-q one_q.npy --cu-seqlens-kv one_k.npy
+same "one packed sequence is one of 3 dimensions" o.npy three.npy
+accepts "packed" attn $files3 --cu-seqlens-q cu_q.npy --cu-seqlens-kv cu_k.npy --used-kv used.npy \
+    --lse l.npy
+says "packed: problem" "packed used_kv sink"
+says "packed: LSE" "float32 (2, 5)"
+i4 four.npy 1 '\004\000\000\000'
+accepts "used_kv" attn $files3 --used-kv four.npy
+accepts "used_q" attn $files3 --used-q four.npy --lse l.npy
+says "used_q: problem" "used_q sink"
+accepts "offsets" attn $files3 --q-offset 7 --kv-offset 9 --offsets four.npy
+says "offsets: problem" "offset -2 offsets sink"
 "$attest" attn --q q3.npy --k k3.npy --v v3.npy -o - --causal bottom-right --sink s.npy >piped.npy \
     2>stderr
 same "an output to stdout" piped.npy three.npy

@@ -40,6 +40,7 @@ static const struct types TAKEN[] = {
                      "'<f8', '<f4', '<f2' or an integer like '<i4'"},
     [NPY_MASKS] = {NPY_UINT8, NPY_BOOL, "bool or uint8", "'|b1' (bool) or '|u1' (uint8)"},
     [NPY_LOGITS] = {NPY_FLOAT32, NPY_FLOAT32, "float32", "'<f4' (float32)"},
+    [NPY_LENGTHS] = {NPY_INT32, NPY_INT32, "int32", "'<i4' (int32)"},
 };
 
 const char *npy_type_name(enum npy_type type) {

@@ -56,8 +56,9 @@ size_t npy_type_size(enum npy_type type);
 /* "(2, 8, 512, 64)" into the buffer, which it returns. */
 const char *npy_shape_text(const int64_t *shape, int dims, char *buffer, size_t size);
 
-/* Which types are taken: those of attention, every one above but bool, bool and uint8, float32. */
-enum npy_take { NPY_ATTENTION, NPY_NUMBERS, NPY_MASKS, NPY_LOGITS };
+/* Which types are taken: those of attention, every one above but bool, bool and uint8, float32,
+ * int32. */
+enum npy_take { NPY_ATTENTION, NPY_NUMBERS, NPY_MASKS, NPY_LOGITS, NPY_LENGTHS };
 
 /* Reads one array, and the end of the file after it. On failure *array is empty and `why` says
  * what is wrong, without the file's name. The caller frees with npy_free. */

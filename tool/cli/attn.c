@@ -45,7 +45,7 @@ struct product {
     struct output output;
 };
 
-enum { Q, K, V, BIAS, MASK, SINK, INPUTS };
+enum { Q, K, V, BIAS, MASK, SINK, CU_Q, CU_KV, USED_KV, USED_Q, OFFSETS, INPUTS };
 enum { O, LSE, PRODUCTS };
 
 struct job {
@@ -60,7 +60,7 @@ struct job {
     struct verdict verdict;
 };
 
-/* An array of either layout, by meaning. One of 3 dimensions has a batch of 1. */
+/* An array of either layout, by meaning. One of 3 dimensions has a batch of 1, or is packed. */
 struct dims {
     int64_t batch, heads, seq, dim;
 };
@@ -80,13 +80,24 @@ static const struct {
     [MASK] = {"--mask", "bool or uint8; keys where it is 0 are hidden; broadcast likewise",
               NPY_MASKS, FIELD(mask)},
     [SINK] = {"--sink", "a sink logit per head, float32 (heads)", NPY_LOGITS, FIELD(sink)},
+    [CU_Q] = {"--cu-seqlens-q", "packed sequences: batch + 1 integers, the first row of each in Q",
+              NPY_LENGTHS, FIELD(cu_seqlens_q)},
+    [CU_KV] = {"--cu-seqlens-kv", "likewise, in K and V", NPY_LENGTHS, FIELD(cu_seqlens_kv)},
+    [USED_KV] = {"--used-kv", "how many keys of each sequence exist: batch integers", NPY_LENGTHS,
+                 FIELD(used_kv)},
+    [USED_Q] = {"--used-q", "how many rows of each sequence of Q exist; O of the others is 0",
+                NPY_LENGTHS, FIELD(used_q)},
+    [OFFSETS] = {"--offsets", "added to --q-offset - --kv-offset of each sequence: batch integers",
+                 NPY_LENGTHS, FIELD(offsets)},
 };
 static const struct {
     const char *name, *help;
     size_t field;
 } PRODUCT[PRODUCTS] = {
     [O] = {"--output", "O, in Q's layout and type; - is stdout", FIELD(o)},
-    [LSE] = {"--lse", "also save the log-sum-exp, float32 (batch, heads, seq_q)", FIELD(lse)},
+    [LSE] = {"--lse",
+             "also save the log-sum-exp, float32 (batch, heads, seq_q); packed (heads, total_q)",
+             FIELD(lse)},
 };
 
 static void set_tensor(attn_tensors *tensors, size_t field, const void *memory) {
@@ -132,10 +143,12 @@ static int check_dtypes(struct job *job) {
 
 static int dims_of(const struct job *job, const struct input *input, struct dims *dims) {
     const struct npy *array = &input->array;
-    if (array->dims != 3 && array->dims != 4) {
+    const bool packed = job->in[CU_Q].path != NULL;
+    if (array->dims != 3 && (array->dims != 4 || packed)) {
         char text[192];
-        return complain("attn: %s: shape %s, expected 3 or 4 dimensions", input->path,
-                        npy_shape_text(array->shape, array->dims, text, sizeof text));
+        return complain("attn: %s: shape %s, expected 3%s dimensions", input->path,
+                        npy_shape_text(array->shape, array->dims, text, sizeof text),
+                        packed ? "" : " or 4");
     }
     const int64_t *last = array->shape + array->dims - 3;
     const bool seq_first = job->semantics.layout == ATTN_BSHD;
@@ -155,15 +168,68 @@ static int same(const struct input *input, const struct input *other, const char
                     value, other->path, expected);
 }
 
-/* One logit for each head. */
-static int check_sink(const struct input *input, int64_t heads) {
+/* A vector of `count` elements. */
+static int check_vector(const struct input *input, const char *what, int64_t count) {
     const struct npy *array = &input->array;
-    if (input->path == NULL || (array->dims == 1 && array->shape[0] == heads)) {
+    if (input->path == NULL || (array->dims == 1 && array->shape[0] == count)) {
         return EXIT_DONE;
     }
     char text[192];
-    return complain("attn: %s: shape %s, expected (%" PRId64 ",), the heads of Q", input->path,
-                    npy_shape_text(array->shape, array->dims, text, sizeof text), heads);
+    return complain("attn: %s: shape %s, expected (%" PRId64 ",), %s", input->path,
+                    npy_shape_text(array->shape, array->dims, text, sizeof text), count, what);
+}
+
+/* Of cu_seqlens: from 0 upwards to the number of rows. The longest sequence. */
+static int check_bounds(const struct input *input, int64_t rows, int64_t *longest) {
+    const int32_t *cu = input->array.data;
+    const int64_t last = input->array.shape[0] - 1;
+    *longest = 0;
+    for (int64_t i = 0, before = 0; i <= last; before = cu[i++]) {
+        const int64_t least = i == last ? rows : before, most = i == 0 ? 0 : rows;
+        if (cu[i] < least || cu[i] > most) {
+            return complain("attn: %s: element %" PRId64 " is %d, expected %" PRId64 " to %" PRId64,
+                            input->path, i, cu[i], least, most);
+        }
+        *longest = cu[i] - before > *longest ? cu[i] - before : *longest;
+    }
+    return EXIT_DONE;
+}
+
+static int check_packed(const struct job *job, attn_problem *problem) {
+    const struct input *q = &job->in[CU_Q], *kv = &job->in[CU_KV];
+    if ((q->path == NULL) != (kv->path == NULL)) {
+        return complain("attn: %s is given alone, expected --cu-seqlens-q and --cu-seqlens-kv",
+                        INPUT[q->path != NULL ? CU_Q : CU_KV].name);
+    }
+    if (q->path == NULL) {
+        return EXIT_DONE;
+    }
+    const int64_t count = q->array.dims == 1 && q->array.shape[0] > 0 ? q->array.shape[0] : 1;
+    problem->packed = true;
+    problem->total_q = problem->seq_q;
+    problem->total_kv = problem->seq_kv;
+    problem->batch = count - 1;
+    return check_vector(q, "batch + 1", count) == EXIT_DONE &&
+                   check_vector(kv, "as --cu-seqlens-q", count) == EXIT_DONE &&
+                   check_bounds(q, problem->total_q, &problem->seq_q) == EXIT_DONE
+               ? check_bounds(kv, problem->total_kv, &problem->seq_kv)
+               : EXIT_BAD_INPUT;
+}
+
+/* Of Q or of K: as many rows as the sequences have, at most. */
+static int check_used(const struct job *job, const attn_problem *problem, int which, int bounds,
+                      int64_t rows) {
+    const struct input *input = &job->in[which];
+    const int32_t *used = input->array.data, *cu = job->in[bounds].array.data;
+    int status = check_vector(input, "the batch", problem->batch);
+    for (int64_t b = 0; input->path != NULL && status == EXIT_DONE && b < problem->batch; b++) {
+        const int64_t most = cu != NULL ? cu[b + 1] - cu[b] : rows;
+        if (used[b] < 0 || used[b] > most) {
+            status = complain("attn: %s: element %" PRId64 " is %d, expected 0 to %" PRId64,
+                              input->path, b, used[b], most);
+        }
+    }
+    return status;
 }
 
 static int check_shapes(struct job *job) {
@@ -191,7 +257,18 @@ static int check_shapes(struct job *job) {
     problem->bias = job->in[BIAS].path != NULL;
     problem->mask = job->in[MASK].path != NULL;
     problem->sink = job->in[SINK].path != NULL;
-    return check_sink(&job->in[SINK], q.heads);
+    if (check_vector(&job->in[SINK], "the heads of Q", q.heads) != EXIT_DONE ||
+        check_packed(job, problem) != EXIT_DONE) {
+        return EXIT_BAD_INPUT;
+    }
+    problem->offsets = job->in[OFFSETS].path != NULL;
+    if (check_vector(&job->in[OFFSETS], "the batch", problem->batch) != EXIT_DONE) {
+        return EXIT_BAD_INPUT;
+    }
+    problem->used_q = job->in[USED_Q].path != NULL;
+    problem->used_kv = job->in[USED_KV].path != NULL;
+    const int status = check_used(job, problem, USED_Q, CU_Q, problem->seq_q);
+    return status != EXIT_DONE ? status : check_used(job, problem, USED_KV, CU_KV, problem->seq_kv);
 }
 
 /* Fits a bias or a mask to (batch, heads, seq_q, seq_kv) as NumPy would: dimensions are matched
@@ -252,6 +329,7 @@ static int open_product(struct product *product) {
     if (array->data == NULL) {
         return complain("attn: %s: out of memory for %zu bytes", product->path, array->bytes);
     }
+    memset(array->data, 0, array->bytes); /* --used-q: some rows are not written */
     return EXIT_DONE;
 }
 
@@ -263,7 +341,7 @@ static int open_products(struct job *job) {
     memcpy(o->array.shape, q->shape, sizeof q->shape);
     o->array.shape[q->dims - 1] = p->head_dim_v;
     lse->array = (struct npy){.type = NPY_FLOAT32, .dims = q->dims - 1};
-    const int64_t shape[3] = {p->batch, p->heads_q, p->seq_q};
+    const int64_t shape[3] = {p->batch, p->heads_q, p->packed ? p->total_q : p->seq_q};
     memcpy(lse->array.shape, shape + (q->dims == 3), sizeof *shape * (size_t)(q->dims - 1));
     if (open_product(o) != EXIT_DONE || (lse->path != NULL && open_product(lse) != EXIT_DONE)) {
         return EXIT_BAD_INPUT;
@@ -310,7 +388,7 @@ static int publish(struct job *job) {
 /* ---- compute --------------------------------------------------------------------------------- */
 
 /* Where the device finds an array: on a GPU a block of its own, with an input's data, or full of
- * NaN so that what a kernel leaves out shows. */
+ * NaN so that what a kernel leaves out shows; of 0, where it has to leave out rows. */
 static bool place(struct job *job, const struct npy *array, bool input, void **memory,
                   attn_error *why) {
     struct device *device = job->runner.memory;
@@ -320,7 +398,8 @@ static bool place(struct job *job, const struct npy *array, bool input, void **m
     }
     *memory = device_alloc(device, array->bytes, why);
     return *memory != NULL && (input ? device_write(device, *memory, array->data, array->bytes, why)
-                                     : device_fill(device, *memory, 0xff, array->bytes, why));
+                                     : device_fill(device, *memory, job->problem.used_q ? 0 : 0xff,
+                                                   array->bytes, why));
 }
 
 /* The tensors in the host's and the device's memory, which frees what they need itself. */
@@ -515,7 +594,9 @@ static enum args_result parse(struct job *job, int argc, char **argv) {
                  "with\n--dtype bf16. Outputs appear when all of them are complete.\n",
         .examples = "  attest attn --q q.npy --k k.npy --v v.npy -o o.npy --verify\n"
                     "  attest attn --q q.npy --k k.npy --v v.npy -o o.npy --lse lse.npy \\\n"
-                    "      --causal bottom-right --window 256,0 --layout bshd\n",
+                    "      --causal bottom-right --window 256,0 --layout bshd\n"
+                    "  attest attn --q q.npy --k k.npy --v v.npy -o - --layout bshd \\\n"
+                    "      --cu-seqlens-q cu.npy --cu-seqlens-kv cu.npy > o.npy\n",
         ARG_GROUPS(groups),
     };
     const enum args_result parsed = args_parse(&command, argc, argv);
