@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # test_evolve_search.sh SOURCE_DIR BUILD_DIR: `attest evolve` on a CPU from its start to its end: the
-# leaderboard, a kill in the middle, and what is wrong with a command line.
+# leaderboard, a kill in the middle, a proposer, and what is wrong with a command line.
 #
 # Invariant: nothing here depends on how fast the machine is; what depends on it is only that the
 # choice is not slower than the shipped one.
@@ -75,14 +75,6 @@ same resume/nothing_lost kept.json before.json
 accepts resume/replay evolve --leaderboard two --json
 holds resume/goes_on grep -q '"decision": "\(faster\|not promoted\)' stdout
 
-# Ratios of two devices are not one search.
-mkdir elsewhere
-sed '/"device": {/,/}/s/"name": ".*"/"name": "Deep Thought"/' before.json >elsewhere/journal.json
-holds elsewhere/edited grep -q '"Deep Thought"' elsewhere/journal.json
-run evolve --resume --out elsewhere
-holds elsewhere test "$code" -eq 2
-holds elsewhere/why grep -q "the journal's is Deep Thought" stderr
-
 # Generation 0 follows from the seed: the first candidates are those of the other search.
 grep '"name": "cpu' one/journal.json | head -9 >names.one
 grep '"name": "cpu' two/journal.json | head -9 >names.two
@@ -100,9 +92,20 @@ head -c -9 one/journal.json >cut/journal.json
 accepts cut evolve --leaderboard cut
 says cut "the search has not ended"
 
+# ---- a proposer --------------------------------------------------------------------------------
+
+cp "$source/tests/cli/proposer_example.sh" proposer.sh
+accepts proposer evolve --shape 1,2,192,64 --candidates 18 --seed 2 --out three \
+    --proposer 'sh ./proposer.sh' --json
+holds proposer/proposed grep -q '"why": "proposed: ' stdout
+accepts proposer/replay evolve --leaderboard three
+accepts proposer/bad evolve --shape 1,1,64,64 --candidates 14 --out four --proposer 'echo nonsense' \
+    --json
+holds proposer/fault grep -q '"fault": "' four/journal.json
+
 # ---- bad input ---------------------------------------------------------------------------------
 
-refuses none "no --shape" evolve --out x
+refuses none "no --shape and no --grid" evolve --out x
 refuses shape "expected B,H" evolve --shape 1,2,3 --out x
 refuses classes "one class" evolve --shape 1,2,64,64 --shape 1,2,64,128 --out x
 refuses there "a journal is there" evolve --shape $shape --out one

@@ -3,7 +3,7 @@
 #
 # test_jobs.sh - proves that attest run --jobs and --part, and attest merge, run each slot of a plan
 # once: if some workers are killed, all are killed, the parent is killed, or they run elsewhere. The
-# verdict is that of one run on one machine.
+# verdict is that of one run on one machine. The same holds for the steps of attest evolve.
 #
 # usage: test_jobs.sh SOURCE_DIR BUILD_DIR
 . "$(dirname "$0")/cli.sh"
@@ -182,5 +182,38 @@ differs "another CPU" "--part: cpu is" 's/^\( *"cpu": \)".*"/\1"Deep Thought"/'
 differs "another library" '"library" of the plan' 's/^\(  "library": "\)..../\1dead/'
 differs "another tool" '"tool" of the plan' 's/^\(  "tool": "\)..../\1dead/'
 differs "other cases" '"rows" of the plan' 's/"cases": 20/"cases": 2/'
+
+# ---- a search --------------------------------------------------------------------------------
+
+refuses "--step without --jobs" "--step is what --jobs tells" evolve --shape 1,1,64,32 --step 0
+cat >lossy <<'SCRIPT'
+echo >>steps
+[ "$(wc -l <steps)" -ge 3 ] && mkdir lost 2>/dev/null && kill -9 $$
+exec "$@"
+SCRIPT
+search="evolve --shape 1,1,64,32 --candidates 4 --seed 5"
+accepts "a search" $search --out search --workers 2 --jobs "sh $work/lossy" --json
+cp stdout board.json
+holds "a search: as many units as steps" \
+    [ "$(grep -c '^}' search/journal.json)" -eq "$(wc -l <steps)" ] # the request is one, too
+holds "a search: no scratch" [ ! -e search/scratch ]
+accepts "a search: replayed" evolve --leaderboard search --json
+same "a search: the same board" stdout board.json
+refuses "no worker can be had" "a worker was lost" $search --out down --jobs "exit 5;"
+rm steps
+run $search --out later --jobs "echo >>$work/steps; [ \$(wc -l <$work/steps) -lt 4 ] || exit 6; env"
+holds "workers are lost later: exit code" [ "$code" -eq 2 ]
+holds "workers are lost later: why" grep -q "a worker was lost.*exit code 6" stderr
+kept=$(grep -c '^}' later/journal.json)
+sed '/"device": {/,/}/s/"name": ".*"/"name": "Deep Thought"/' later/journal.json >changed.json
+holds "another device: edited" grep -q '"Deep Thought"' changed.json
+cp -r later stale && rm stale/journal.json # results of another search are not taken
+accepts "stale results" evolve --shape 1,1,32,32 --candidates 2 --seed 6 --out stale --jobs env
+cp -r later elsewhere && cp changed.json elsewhere/journal.json && rm -rf elsewhere/scratch
+run evolve --resume --out elsewhere
+holds "another device: exit code" [ "$code" -eq 2 ]
+holds "another device: why" grep -q "the journal's is Deep Thought" stderr
+accepts "goes on without workers" evolve --resume --out later
+holds "what was kept" [ "$(grep -c '^}' later/journal.json)" -gt "$kept" ]
 
 finish

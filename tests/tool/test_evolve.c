@@ -355,7 +355,7 @@ TEST(promotion_line) {
     CHECK(promote_line(&s, "0123456789abcdef0123", line, sizeof line, &why));
     CHECK_CONTAINS(line, "TUNED(fwd_mma, sm_90a, 64, 0, 128, 2, 0, ");
     CHECK_CONTAINS(line, "\"evolve-0123456789abcdef.json\")");
-    s.options.judged = "int a;";
+    s.candidates[s.winner]->source = "int a;";
     CHECK(!promote_line(&s, "0", line, sizeof line, &why));
     CHECK_CONTAINS(why.text, "change of the source");
     done(&s);

@@ -48,6 +48,7 @@ static void candidate_json(const struct search *s, const struct candidate *c, st
     json_text(json, "family", s->families[c->family].name);
     knobs_json(json, &c->knobs);
     json_text(json, "why", c->why);
+    json_real(json, "predicted_ratio", c->predicted);
     for (size_t i = 0; i < sizeof copied / sizeof *copied; i++) {
         const struct json_value *value = json_at(c->result, copied[i]);
         if (value != NULL) {

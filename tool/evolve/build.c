@@ -101,7 +101,7 @@ static bool run_compiler(char *const argv[], struct rejection *rejection) {
 
 /* In the task's folder, which is the current one, with the tree's sources as src. */
 static bool compile(const struct task *task, struct rejection *rejection) {
-    const char *outside = task->search->options.judged;
+    const char *outside = task->step.candidate->source;
     const char *tree = task->evolve->tree;
     char nvcc[PATH_MAX], ptxas[PATH_MAX], path[EVOLVE_PATH + 32], script[EVOLVE_PATH + 32];
     char source[96] = OUTSIDE, output[EVOLVE_NAME + 8], ptx_arch[48];
@@ -194,7 +194,7 @@ static bool inspect(const struct task *task, const attn_variant *v, struct built
 
 bool build_candidate(const struct task *task, const attn_variant *variant, struct built *built,
                      struct rejection *rejection) {
-    const char *outside = task->search->options.judged;
+    const char *outside = task->step.candidate->source;
     attn_error why = {""};
     *built = (struct built){.ptx = NULL};
     if (outside != NULL && !source_allowed(task->evolve->tree, outside, &why)) {

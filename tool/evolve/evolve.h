@@ -12,6 +12,7 @@
  *     build.c     nvcc, ptxas, the machine code        } in a child process
  *     gates.c     a candidate through its gates        } for each candidate
  *     pair.c      candidate and baseline interleaved   }
+ *     propose.c   an external program that proposes
  *     board.c     the leaderboard
  *     promote.c   a line of tuned.def
  *
@@ -28,6 +29,7 @@
 #include <stdio.h>
 
 #include "attn_inspect.h"
+#include "base/jobs.h"
 #include "base/json.h"
 #include "base/json_read.h"
 #include "base/memo.h"
@@ -113,7 +115,7 @@ void journal_hash(const struct journal *journal, char hash[SHA256_TEXT]);
 
 /* Changes with anything that makes other steps of the same seed and results. A journal is replayed
  * by the search that made it. */
-enum { EVOLVE_SEARCH = 3 };
+enum { EVOLVE_SEARCH = 2 };
 
 enum candidate_state {
     CANDIDATE_NEW,
@@ -126,7 +128,9 @@ struct candidate {
     int number, family, generation;
     struct knobs knobs;
     char name[EVOLVE_NAME];
-    char why[64]; /* it was proposed */
+    char why[256];      /* it was proposed */
+    const char *source; /* from outside; NULL: the tree's */
+    double predicted;   /* by its proposer; NaN: not */
     enum candidate_state state;
     const struct json_value *result;    /* of its last step: {verdict, gate, reason, ...} */
     const struct json_value *timings;   /* [{shape, p50_us, baseline_p50_us, ratios}] */
@@ -136,12 +140,13 @@ struct candidate {
 
 struct search_options {
     uint64_t seed;
-    double seconds;     /* budget */
-    int candidates;     /* the most; 0: any number */
-    const char *judged; /* a source from outside: that of the one candidate; NULL: the tree's */
+    double seconds; /* budget */
+    int candidates; /* the most; 0: any number */
+    bool proposer;
+    const char *judged; /* the source of the first candidate, which is the only one; NULL */
 };
 
-enum step_kind { STEP_FACTS, STEP_CANDIDATE, STEP_CONFIRM, STEP_HELD_OUT, STEP_END };
+enum step_kind { STEP_FACTS, STEP_PROPOSAL, STEP_CANDIDATE, STEP_CONFIRM, STEP_HELD_OUT, STEP_END };
 extern const char *const STEP_NAMES[];
 
 struct step {
@@ -165,9 +170,10 @@ struct search {
     int count;
     enum step_kind phase;
     int generation, first, next; /* first: of this generation */
-    int finalists[3], finalist_count;
-    const struct json_value *held; /* timings of the held-out shapes */
-    double spent;                  /* seconds */
+    int finalists[8], finalist_count;
+    const struct json_value *held;      /* timings of the held-out shapes */
+    double spent;                       /* seconds */
+    const struct json_value *proposals; /* of the last proposal step; the journal's */
 
     int winner;           /* -1: none */
     bool proven, refuted; /* on the targets; on a held-out shape */
@@ -177,7 +183,9 @@ struct search {
 void search_begin(struct search *search, const struct search_options *options,
                   const struct shapes *targets);
 void search_free(struct search *search);
-struct step search_next(const struct search *search);
+struct step search_next(struct search *search);
+/* Those that do not depend on one another's results, from the next one on; how many there are. */
+int search_pending(struct search *search, int index, struct step *step);
 /* The step of a candidate, when its turn comes. */
 struct step search_step(const struct search *search, enum step_kind kind, int number);
 void search_step_json(const struct search *search, const struct step *step, const char *key,
@@ -200,15 +208,23 @@ struct evolve {
     const char *expression;      /* of families; NULL: the default */
     int direction;               /* attn_direction of what is searched */
     const char *start;           /* a shipped variant to begin with; NULL: all */
+    const char *proposer;
     int64_t threads;
     double limit; /* seconds for one child */
     bool quiet;
+    const struct jobs *jobs; /* NULL: this process does all steps */
+    bool worker;             /* it is one of theirs */
 };
 
 /* To the end of the search or, unless `execute`, of what is recorded. False and the reason;
  * *absent: there is no such device or compiler. */
 bool evolve_loop(const struct evolve *evolve, struct journal *journal, struct search *search,
                  bool execute, bool *absent, attn_error *why);
+
+/* A worker's side: one of the steps that can be done now, the first is 0. What came of it is in the
+ * journal's scratch folder, for the parent. */
+bool evolve_step(const struct evolve *evolve, struct journal *journal, struct search *search,
+                 int64_t index, bool *absent, attn_error *why);
 
 /* ---- in a child (facts.c, source.c, build.c, gates.c, pair.c) -------------------------------- */
 
@@ -262,7 +278,11 @@ struct runner;
 bool pair_time(const struct task *task, const struct runner *runner, struct json *json,
                struct rejection *rejection);
 
-/* ---- around the search (board.c, promote.c) -------------------------------------------------- */
+/* ---- around the search (propose.c, board.c, promote.c) --------------------------------------- */
+
+/* Runs the proposer in the folder; writes the result of the step: the proposals. */
+bool propose(const struct evolve *evolve, const struct journal *journal,
+             const struct search *search, const char *folder, struct json *json, attn_error *why);
 
 void board_print(const struct search *search, const struct journal *journal, FILE *out);
 /* Into the open object. */

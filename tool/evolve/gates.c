@@ -250,7 +250,7 @@ static bool build(const struct task *task, struct json *json, struct rejection *
     struct built built = {.ptx = NULL};
     struct bench b;
     attn_error why = {""};
-    if (task->search->options.judged != NULL) {
+    if (task->step.candidate->source != NULL) {
         const bool cut = unshare(CLONE_NEWNET) == 0 || unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0;
         json_text(json, "network", cut ? "none" : "the system permits no network namespace");
     }

@@ -33,19 +33,20 @@ static bool is_proven(const struct search *s, const struct candidate *c) {
     return proven;
 }
 
-/* The best that is proven; else the best. */
+/* The best that is proven and that a line can name; else the best. */
 void promote_choose(struct search *s) {
-    double best = -1;
-    for (int i = 0; i < s->finalist_count; i++) {
-        const struct candidate *c = s->candidates[s->finalists[i]];
-        const double low = ratio_mean(c->confirmed).low;
-        const bool proven = is_proven(s, c);
-        if (proven == s->proven ? low > best : proven) {
-            best = low;
-            s->winner = c->number;
-            s->proven = proven;
+    for (int promotable = 1; promotable >= 0 && s->winner < 0; promotable--) {
+        double best = -1;
+        for (int i = 0; i < s->finalist_count; i++) {
+            const struct candidate *c = s->candidates[s->finalists[i]];
+            const double low = ratio_mean(c->confirmed).low;
+            if (low > best && (promotable == 0 || (c->source == NULL && is_proven(s, c)))) {
+                best = low;
+                s->winner = c->number;
+            }
         }
     }
+    s->proven = s->winner >= 0 && is_proven(s, s->candidates[s->winner]);
 }
 
 /* A finalist that is the baseline of every target and was confirmed to be faster than itself; NULL.
@@ -53,7 +54,7 @@ void promote_choose(struct search *s) {
 static const struct candidate *failed_control(const struct search *s) {
     for (int i = 0; i < s->finalist_count; i++) {
         const struct candidate *c = s->candidates[s->finalists[i]];
-        bool same = s->options.judged == NULL;
+        bool same = c->source == NULL;
         for (int j = 0; j < s->targets.count; j++) {
             same = same && strcmp(c->name, s->targets.baselines[j]) == 0;
         }
@@ -115,7 +116,7 @@ bool promote_line(const struct search *s, const char *run, char *line, size_t si
         return explain(why, "tuned.def is for forward; the place of %s in variants.def is its rank",
                        c->name);
     }
-    if (s->options.judged != NULL) {
+    if (c->source != NULL) {
         return explain(why, "%s is a change of the source, which no line can name", c->name);
     }
     double rows = 0;

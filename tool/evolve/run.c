@@ -199,7 +199,7 @@ static bool do_candidate(struct loop *l, const struct step *step, struct json *j
                          attn_error *why) {
     struct task task;
     const bool first = step->kind == STEP_CANDIDATE, gpu = is_gpu(l->evolve);
-    const bool alone = l->search->count - l->search->next == 1;
+    const bool alone = l->evolve->worker || l->search->count - l->search->next == 1;
     const bool clock = strcmp(l->evolve->device, "vgpu") != 0;
     char built[FILE_PATH];
     bool on = true;
@@ -242,6 +242,24 @@ static bool do_facts(struct loop *l, const struct step *step, struct json *json,
     return good;
 }
 
+/* Writes the result under the key. */
+static bool do_step(struct loop *l, const struct step *step, const char *key, struct json *json,
+                    attn_error *why) {
+    char folder[EVOLVE_PATH];
+    bool good = true;
+    json_open(json, key, '{');
+    if (step->kind == STEP_FACTS) {
+        good = do_facts(l, step, json, why);
+    } else if (step->kind == STEP_PROPOSAL) {
+        good = work_folder(l, "proposal", false, folder, why) &&
+               propose(l->evolve, l->journal, l->search, folder, json, why);
+    } else {
+        good = do_candidate(l, step, json, why);
+    }
+    json_close(json);
+    return good;
+}
+
 /* ---- the loop -------------------------------------------------------------------------------- */
 
 static void report(const struct loop *l, const struct step *step) {
@@ -277,23 +295,132 @@ static bool is_unit_of(const struct step *step, const struct json_value *unit, s
                    text_or_empty(recorded, "kind"), text_or_empty(recorded, "name"), kind, name);
 }
 
-static bool add_unit(struct loop *l, const struct step *step, attn_error *why) {
+/* ---- workers --------------------------------------------------------------------------------- */
+
+/* Where a worker leaves what came of a step. */
+static void step_path(const struct journal *journal, const struct step *step,
+                      char path[FILE_PATH]) {
+    snprintf(path, FILE_PATH, "%.4000s/scratch/%s-%d.json", journal->path, STEP_NAMES[step->kind],
+             step->candidate != NULL ? step->candidate->number : 0);
+}
+
+static void put_words(const void *user, size_t task, struct job_words *words) {
+    const struct loop *l = user;
+    const struct evolve *e = l->evolve;
+    snprintf(words->texts[0], JOB_TEXT, "%zu", task);
+    snprintf(words->texts[1], JOB_TEXT, "%.0f", e->limit);
+    const char *const first[] = {"evolve", "--resume"};
+    memcpy(words->items, first, sizeof first);
+    words->count = sizeof first / sizeof *first;
+    job_add(words, "--step", words->texts[0]);
+    job_add(words, "--out", l->journal->path);
+    job_add(words, "--tree", e->tree);
+    job_add(words, "--driver", e->driver);
+    job_add(words, "--limit", words->texts[1]);
+}
+
+static bool steps_left(const void *user, size_t *left, attn_error *why) {
+    const struct loop *l = user;
+    struct step step;
+    char path[FILE_PATH];
+    const int count = search_pending(l->search, 0, &step);
+    (void)why;
+    for (int i = 0; i < count; i++) {
+        search_pending(l->search, i, &step);
+        step_path(l->journal, &step, path);
+        left[i] = access(path, F_OK) != 0;
+    }
+    return true;
+}
+
+/* The unit that a worker made of the step; all steps that can be done with it are. */
+static bool fetch_unit(const struct loop *l, const struct step *step, struct json *json,
+                       attn_error *why) {
+    struct step ignored;
+    char path[FILE_PATH];
+    size_t bytes = 0;
+    attn_error lost = {""};
+    step_path(l->journal, step, path);
+    const struct job_terms terms = {.label = STEP_NAMES[step->kind],
+                                    .tasks = (size_t)search_pending(l->search, 0, &ignored),
+                                    .words = put_words,
+                                    .left = steps_left,
+                                    .user = l};
+    if (terms.tasks > JOB_TASKS_MOST) {
+        return explain(why, "%zu steps at a time, at most %d", terms.tasks, (int)JOB_TASKS_MOST);
+    }
+    if (access(path, F_OK) != 0 && !jobs_run(l->evolve->jobs, &terms, &lost, why)) {
+        return false;
+    }
+    if (access(path, F_OK) != 0) {
+        return explain(why, "a worker was lost: %s", lost.text);
+    }
+    char *text = file_read(path, &bytes, why);
+    struct json_value *unit = text != NULL ? json_read(text, bytes, why) : NULL;
+    const bool good = unit != NULL && is_unit_of(step, unit, l->journal->count, why);
+    for (size_t i = 0; good && i < unit->as.list.count; i++) {
+        json_value_json(json, &unit->as.list.items[i]);
+    }
+    free(text);
+    json_free(unit);
+    return good;
+}
+
+static bool make_unit(struct loop *l, const struct step *step, struct json *json, attn_error *why) {
     const double start = clock_seconds();
+    if (l->evolve->jobs != NULL && step->kind != STEP_PROPOSAL) {
+        return fetch_unit(l, step, json, why);
+    }
+    search_step_json(l->search, step, "step", json);
+    const bool good = do_step(l, step, "result", json, why);
+    if (good) {
+        json_real(json, "seconds", clock_seconds() - start);
+    }
+    return good;
+}
+
+static bool add_unit(struct loop *l, const struct step *step, attn_error *why) {
     struct memo memo;
     attn_error ignored;
     if (!memo_begin(&memo, why)) {
         return false;
     }
-    search_step_json(l->search, step, "step", &memo.json);
-    json_open(&memo.json, "result", '{');
-    if (!(step->kind == STEP_FACTS ? do_facts : do_candidate)(l, step, &memo.json, why)) {
+    if (!make_unit(l, step, &memo.json, why)) {
         json_free(memo_end(&memo, &ignored));
         return false;
     }
-    json_close(&memo.json);
-    json_real(&memo.json, "seconds", clock_seconds() - start);
     return journal_append(l->journal, &memo, why);
 }
+
+bool evolve_step(const struct evolve *evolve, struct journal *journal, struct search *search,
+                 int64_t index, bool *absent, attn_error *why) {
+    struct loop l = {.evolve = evolve, .journal = journal, .search = search};
+    struct step step;
+    struct memo memo;
+    attn_error ignored;
+    char path[FILE_PATH], folder[EVOLVE_PATH];
+    if (!evolve_loop(evolve, journal, search, false, absent, why)) {
+        return false;
+    }
+    const int count = search_pending(search, 0, &step);
+    if (index >= count || step.kind == STEP_PROPOSAL) {
+        return explain(why, "--step %lld: there are %d now", (long long)index, count);
+    }
+    search_pending(search, (int)index, &step);
+    step_path(journal, &step, path);
+    if (!work_folder(&l, "worker", true, folder, why) || !memo_begin(&memo, why)) {
+        return false;
+    }
+    const bool good = make_unit(&l, &step, &memo.json, why);
+    *absent = l.absent;
+    if (!good) {
+        json_free(memo_end(&memo, &ignored));
+        return false;
+    }
+    return write_memo(path, &memo, why);
+}
+
+/* ---- the loop, again ------------------------------------------------------------------------- */
 
 bool evolve_loop(const struct evolve *evolve, struct journal *journal, struct search *search,
                  bool execute, bool *absent, attn_error *why) {

@@ -4,7 +4,7 @@
  *
  *     facts
  *     generation 0: the shipped variants (or --start), then random candidates
- *     generation n: neighbours of the best; random ones
+ *     generation n: proposals; neighbours of the best; random ones
  *         each candidate: its gates, then a timing that ends early for a hopeless one
  *     the best few confirmed with new seeds; the winner on the held-out shapes
  *
@@ -34,7 +34,7 @@ enum {
 };
 static const double SEARCH_SHARE = 0.85; /* of a budget: the rest is for confirming */
 
-const char *const STEP_NAMES[] = {"facts", "candidate", "confirm", "held_out", "end"};
+const char *const STEP_NAMES[] = {"facts", "proposal", "candidate", "confirm", "held_out", "end"};
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
@@ -104,14 +104,15 @@ static uint64_t random_state(const struct search *s, uint64_t salt) {
 
 /* ---- candidates ------------------------------------------------------------------------------ */
 
-/* Adds it unless it is known. */
-static void offer(struct search *s, int family, struct knobs knobs, const char *why) {
+/* Adds it unless it is known; one with a source of its own always. */
+static struct candidate *offer(struct search *s, int family, struct knobs knobs, const char *source,
+                               const char *why) {
     char name[EVOLVE_NAME];
     knobs_settle(&s->families[family], &knobs);
     knobs_name(&s->families[family], s->targets.problems[0].dtype, &knobs, name);
-    for (int i = 0; i < s->count; i++) {
-        if (strcmp(s->candidates[i]->name, name) == 0) {
-            return;
+    for (int i = 0; i < s->count && source == NULL; i++) {
+        if (strcmp(s->candidates[i]->name, name) == 0 && s->candidates[i]->source == NULL) {
+            return NULL;
         }
     }
     struct candidate *c = calloc(1, sizeof *c);
@@ -120,16 +121,19 @@ static void offer(struct search *s, int family, struct knobs knobs, const char *
     s->candidates = grown != NULL ? grown : s->candidates;
     if (c == NULL || grown == NULL) {
         free(c);
-        return;
+        return NULL;
     }
     *c = (struct candidate){.number = s->count,
                             .family = family,
                             .generation = s->generation,
                             .knobs = knobs,
+                            .source = source,
+                            .predicted = (double)NAN,
                             .score = {(double)NAN, (double)NAN, (double)NAN}};
     memcpy(c->name, name, sizeof name);
     snprintf(c->why, sizeof c->why, "%s", why);
     s->candidates[s->count++] = c;
+    return c;
 }
 
 static int draw(uint64_t *state, int count) {
@@ -144,7 +148,7 @@ static void offer_random(struct search *s, uint64_t *state) {
         const int count = knob_values(&s->families[family], (enum knob)k, &list);
         knobs.value[k] = count > 0 ? list[draw(state, count)] : 0;
     }
-    offer(s, family, knobs, "random");
+    offer(s, family, knobs, NULL, "random");
 }
 
 /* One knob, or two, to the next value up or down. */
@@ -163,7 +167,28 @@ static void offer_neighbour(struct search *s, const struct candidate *parent, ui
         knobs.value[k] = place >= 0 && place < count ? list[place] : knobs.value[k];
     }
     snprintf(why, sizeof why, "neighbour of %d", parent->number);
-    offer(s, parent->family, knobs, why);
+    offer(s, parent->family, knobs, NULL, why);
+}
+
+/* What a proposer wants, each of which was looked at when it was recorded. */
+static void offer_proposals(struct search *s) {
+    const struct json_value *list = json_at(s->proposals, "proposals");
+    for (size_t i = 0; i < json_count_of(list); i++) {
+        const struct json_value *p = json_item(list, i);
+        const int family = search_family(s, json_text_at(p, "family"));
+        struct knobs knobs;
+        attn_error why;
+        char text[256];
+        snprintf(text, sizeof text, "proposed: %.200s", text_or_empty(p, "hypothesis"));
+        struct candidate *c =
+            family >= 0 && json_text_at(p, "refused") == NULL &&
+                    knobs_read(json_at(p, "knobs"), &s->families[family], &knobs, &why)
+                ? offer(s, family, knobs, json_text_at(p, "source"), text)
+                : NULL;
+        if (c != NULL) {
+            c->predicted = json_number_at(p, "predicted");
+        }
+    }
 }
 
 static bool is_full(const struct search *s, int wanted) {
@@ -176,9 +201,10 @@ static void fill_generation(struct search *s) {
     int elites[ELITES];
     const int count = search_ranking(s, elites, ELITES);
     for (int i = 0; s->generation == 0 && i < s->shipped_count && !is_full(s, RANKED); i++) {
-        offer(s, s->shipped_family[i], s->shipped[i],
+        offer(s, s->shipped_family[i], s->shipped[i], s->options.judged,
               s->options.judged != NULL ? "judged" : "shipped");
     }
+    offer_proposals(s);
     const int wanted = POPULATION + (s->generation == 0 ? s->shipped_count / 2 : 0);
     for (int i = 0; i < DRAWS && !is_full(s, wanted); i++) {
         if (count == 0 || rng_chance(&state, RANDOM)) {
@@ -197,18 +223,38 @@ static bool is_spent(const struct search *s) {
            (s->options.candidates > 0 && s->count >= s->options.candidates && s->next >= s->count);
 }
 
+/* The best few, and the best that a line of tuned.def can name. */
 static void begin_confirming(struct search *s) {
-    s->finalist_count = search_ranking(s, s->finalists, FINALISTS);
+    int ranked[RANKED];
+    const int count = search_ranking(s, ranked, RANKED);
+    bool named = false;
+    s->finalist_count = 0;
+    for (int i = 0; i < count; i++) {
+        const bool first_named = !named && s->candidates[ranked[i]]->source == NULL;
+        if (i < FINALISTS || first_named) {
+            s->finalists[s->finalist_count++] = ranked[i];
+        }
+        named = named || first_named;
+    }
     s->next = 0;
     s->phase = s->finalist_count > 0 ? STEP_CONFIRM : STEP_END;
 }
 
-static void begin_generation(struct search *s) {
-    s->first = s->next = s->count;
+static void begin_candidates(struct search *s) {
     fill_generation(s);
+    s->next = s->first;
     s->phase = STEP_CANDIDATE;
     if (s->count == s->first) { /* nothing new is left */
         begin_confirming(s);
+    }
+}
+
+static void begin_generation(struct search *s) {
+    s->first = s->count;
+    if (s->generation > 0 && s->options.proposer) {
+        s->phase = STEP_PROPOSAL;
+    } else {
+        begin_candidates(s);
     }
 }
 
@@ -235,15 +281,28 @@ struct step search_step(const struct search *s, enum step_kind kind, int number)
                          .seed = rng_next(&state) >> 11}; /* what a double holds */
 }
 
-struct step search_next(const struct search *s) {
+struct step search_next(struct search *s) {
     switch (s->phase) {
     case STEP_CANDIDATE: return search_step(s, s->phase, s->next);
     case STEP_CONFIRM: return search_step(s, s->phase, s->finalists[s->next]);
     case STEP_HELD_OUT: return search_step(s, s->phase, s->winner);
     case STEP_FACTS:
+    case STEP_PROPOSAL:
     case STEP_END: break;
     }
     return (struct step){.kind = s->phase};
+}
+
+int search_pending(struct search *s, int index, struct step *step) {
+    const int count = s->phase == STEP_CANDIDATE ? s->count : s->finalist_count;
+    const bool many = s->phase == STEP_CANDIDATE || s->phase == STEP_CONFIRM;
+    if (!many || index == 0) {
+        *step = search_next(s);
+    } else if (index < count - s->next) {
+        const int number = s->next + index;
+        *step = search_step(s, s->phase, s->phase == STEP_CONFIRM ? s->finalists[number] : number);
+    }
+    return many ? count - s->next : s->phase != STEP_END;
 }
 
 void search_step_json(const struct search *s, const struct step *step, const char *key,
@@ -260,6 +319,7 @@ void search_step_json(const struct search *s, const struct step *step, const cha
         json_text(json, "family", s->families[c->family].name);
         knobs_json(json, &c->knobs);
         json_text(json, "why", c->why);
+        json_bool(json, "source", c->source != NULL);
     }
     json_close(json);
 }
@@ -294,6 +354,7 @@ static bool take_result(struct search *s, const struct step *step, const struct 
 static void advance(struct search *s) {
     switch (s->phase) {
     case STEP_FACTS: begin_generation(s); break;
+    case STEP_PROPOSAL: begin_candidates(s); break;
     case STEP_CANDIDATE:
         s->next++;
         if (s->next >= s->count || is_spent(s)) {
@@ -320,6 +381,7 @@ static void advance(struct search *s) {
 bool search_take(struct search *s, const struct step *step, const struct json_value *result,
                  double seconds, attn_error *why) {
     s->spent += seconds;
+    s->proposals = step->kind == STEP_PROPOSAL ? result : NULL;
     if (step->kind == STEP_FACTS ? !facts_read(s, result, why)
                                  : step->candidate != NULL && !take_result(s, step, result, why)) {
         return false;

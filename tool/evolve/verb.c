@@ -13,6 +13,7 @@
 #include "base/args.h"
 #include "base/file.h"
 #include "base/message.h"
+#include "cases/grid.h"
 #include "cases/shape.h"
 #include "cli/verbs.h"
 #include "device/kernels.h"
@@ -24,38 +25,49 @@ struct request {
     struct evolve evolve;
     struct arg_list shape_texts;
     struct shapes targets;
-    int dtype;
-    bool has_dtype;
+    int grid, dtype;
+    bool has_grid, has_dtype;
     double minutes;
-    int64_t candidates, seed, limit;
+    int64_t candidates, seed, limit, step;
+    struct jobs jobs;
+    bool has_step;
     const char *out, *leaderboard, *judge;
     bool resume, json, promote;
 };
 
 /* ---- the request ----------------------------------------------------------------------------- */
 
-static bool take_shapes(struct request *r, attn_error *why) {
+static bool add_shape(struct request *r, const attn_problem *problem, const char *text,
+                      attn_error *why) {
     struct shapes *targets = &r->targets;
-    if (r->shape_texts.count == 0) {
-        return explain(why, "no --shape, expected what to search for");
+    if (targets->count > 0 && !shapes_same_class(problem, &targets->problems[0])) {
+        return text == NULL || /* of a grid those of the first one's class */
+               explain(why,
+                       "--shape %s: another head dimension or mask than the first, expected one "
+                       "class for each search",
+                       text);
     }
-    if (r->shape_texts.count > EVOLVE_SHAPES) {
+    if (targets->count == EVOLVE_SHAPES) {
         return explain(why, "more than %d shapes", (int)EVOLVE_SHAPES);
     }
-    for (size_t i = 0; i < r->shape_texts.count; i++) {
+    return attn_problem_resolve(problem, &targets->problems[targets->count++], why) == ATTN_OK;
+}
+
+static bool take_shapes(struct request *r, attn_error *why) {
+    attn_problem problem;
+    bool good = true;
+    for (size_t i = 0; i < r->shape_texts.count && good; i++) {
         const char *text = r->shape_texts.items[i];
-        attn_problem *problem = &targets->problems[targets->count++];
-        if (!shape_parse(text, (attn_dtype)r->dtype, problem, why)) {
-            return false;
-        }
-        if (!shapes_same_class(problem, &targets->problems[0])) {
-            return explain(why,
-                           "--shape %s: another head dimension or mask than the first, expected "
-                           "one class for each search",
-                           text);
-        }
+        good = shape_parse(text, (attn_dtype)r->dtype, &problem, why) &&
+               add_shape(r, &problem, text, why);
     }
-    return true;
+    for (int i = 0; r->has_grid && i < grid_count(r->grid) && good; i++) {
+        grid_problem(r->grid, i, &problem);
+        problem.dtype = (attn_dtype)r->dtype;
+        good = add_shape(r, &problem, NULL, why);
+    }
+    return good && (r->targets.count > 0 ||
+                    explain(why, "no --shape and no --grid, expected what to search for"));
 }
 
 static bool config_make(const struct request *r, const char *judged, struct memo *memo,
@@ -79,6 +91,7 @@ static bool config_make(const struct request *r, const char *judged, struct memo
     json_int(json, "seed", r->seed);
     json_real(json, "budget_seconds", 60.0 * r->minutes);
     json_int(json, "candidates", r->candidates);
+    json_bool(json, "proposer", e->proposer != NULL);
     json_int(json, "threads", e->threads);
     return true;
 }
@@ -102,6 +115,7 @@ static bool config_read(const struct json_value *config, struct request *r,
         .seed = (uint64_t)json_int_at(config, "seed", 0),
         .seconds = json_number_at(config, "budget_seconds"),
         .candidates = (int)json_int_at(config, "candidates", 0),
+        .proposer = json_true_at(config, "proposer"),
         .judged = json_text_at(config, "judged"),
     };
     if (dtype < 0 || e->device == NULL) {
@@ -149,9 +163,19 @@ static int run_journal(struct request *r, struct journal *journal, bool execute)
     if (!config_read(journal->config, r, &options, &why)) {
         return complain("evolve: %s: %s", journal->path, why.text);
     }
+    if (options.proposer && execute && !r->has_step && r->evolve.proposer == NULL) {
+        return complain("evolve: %s: the search had a proposer, expected --proposer",
+                        journal->path);
+    }
     search_begin(&search, &options, &r->targets);
-    r->evolve.quiet = r->json || !execute;
-    if (evolve_loop(&r->evolve, journal, &search, execute, &absent, &why)) {
+    r->evolve.quiet = r->json || !execute || r->has_step;
+    r->evolve.jobs = r->jobs.command != NULL ? &r->jobs : NULL;
+    r->evolve.worker = r->has_step;
+    if (r->has_step) {
+        const bool good = evolve_step(&r->evolve, journal, &search, r->step, &absent, &why);
+        code = good ? EXIT_DONE : complain("evolve: %s", why.text);
+        code = absent ? EXIT_NOT_RUN : code;
+    } else if (evolve_loop(&r->evolve, journal, &search, execute, &absent, &why)) {
         code = tell(r, &search, journal);
     } else {
         complain("evolve: %s%s",
@@ -182,12 +206,13 @@ static int start(struct request *r) {
     struct journal journal = {.path = ""};
     attn_error why = {""};
     const bool execute = r->leaderboard == NULL;
-    const bool good =
-        execute && !r->resume
-            ? create(r, &journal, &why)
-            : journal_open(&journal, execute ? r->out : r->leaderboard, execute, &why);
+    const bool good = execute && !r->resume
+                          ? create(r, &journal, &why)
+                          : journal_open(&journal, execute ? r->out : r->leaderboard,
+                                         execute && !r->has_step, &why);
     const int code = good ? run_journal(r, &journal, execute) : complain("evolve: %s", why.text);
-    if (good && execute && journal.count == 0) { /* not even the facts: it never was a search */
+    if (good && execute && !r->has_step &&
+        journal.count == 0) { /* not even the facts: it never was a search */
         remove_folder(journal.path);
     }
     journal_close(&journal);
@@ -214,8 +239,8 @@ static int check_request(struct request *r) {
     if (r->leaderboard != NULL && r->resume) {
         return complain("evolve: --resume and --leaderboard, expected one of them");
     }
-    if (recorded && r->shape_texts.count > 0) {
-        return complain("evolve: a journal has its shapes, expected no --shape");
+    if (recorded && (r->shape_texts.count > 0 || r->has_grid)) {
+        return complain("evolve: a journal has its shapes, expected no --shape and no --grid");
     }
     if (!cpu && strcmp(device, "vgpu") != 0 && strncmp(device, "cuda", 4) != 0) {
         return complain("evolve: --device %s, expected cpu, vgpu or cuda[:N]", device);
@@ -226,6 +251,9 @@ static int check_request(struct request *r) {
     }
     if (r->judge != NULL && r->evolve.start == NULL) {
         return complain("evolve: --judge without --start, the variant in whose place it is judged");
+    }
+    if (r->has_step && (!r->resume || r->jobs.command != NULL)) {
+        return complain("evolve: --step is what --jobs tells its workers");
     }
     if (!(r->minutes > 0)) {
         return complain("evolve: --budget %g, expected more than 0", r->minutes);
@@ -239,12 +267,15 @@ int verb_evolve(int argc, char **argv) {
                         .minutes = 10.0,
                         .limit = 90,
                         .seed = 1,
-                        .out = "evolve"};
+                        .out = "evolve",
+                        .jobs = {.workers = 1}};
     struct evolve *e = &r.evolve;
     char out[PATH_MAX], tree[PATH_MAX];
     struct arg what[] = {
         arg_list("--shape", &r.shape_texts, "B,H,S,D[,causal]",
                  "a target, H as H/HKV with grouped heads; may be given again"),
+        arg_choice("--grid", &r.grid, GRID_NAMES,
+                   "targets: the shapes of a grid that are of the first one's class"),
         arg_choice("--dtype", &r.dtype, DTYPE_NAMES, "[fp32 on a CPU, fp16 on a GPU]"),
         arg_choice("--direction", &e->direction, DIRECTION_NAMES, "what is computed [forward]"),
         arg_text("--device", &e->device, "D", "cpu, cuda[:N], or vgpu, which has no clock [cpu]"),
@@ -260,7 +291,13 @@ int verb_evolve(int argc, char **argv) {
         arg_int("--limit", &r.limit, 1, MOST_SECONDS,
                 "seconds for each child process of a candidate [90]"),
         arg_int("--seed", &r.seed, 0, INT64_MAX >> 12, "[1]"),
+        arg_text("--proposer", &e->proposer, "CMD", "a program that proposes candidates"),
         arg_text("--tree", &e->tree, "DIR", "the source tree, for GPU kernels [.]"),
+        arg_text("--jobs", &r.jobs.command, "CMD",
+                 "a shell command that starts workers, such as 'srun -N1 -n1 --gpus=1'"),
+        arg_int("--workers", &r.jobs.workers, 1, JOB_WORKERS_MOST,
+                "workers of --jobs that run at a time [1]"),
+        arg_int("--step", &r.step, 0, JOB_TASKS_MOST, "for workers: the step to run"),
     };
     struct arg record[] = {
         arg_text("--out", &r.out, "DIR", "the journal [evolve]"),
@@ -283,7 +320,10 @@ int verb_evolve(int argc, char **argv) {
         .synopsis = "--shape B,H,S,D[,causal] [OPTION...]",
         .notes = "Each candidate runs in its own process through gates (compiler, machine code, "
                  "virtual GPU, parity), then interleaved with the baseline: the variant that a "
-                 "plan chooses today.\n",
+                 "plan chooses today. Workers of --jobs run the "
+                 "candidates of a generation concurrently. They run this program, need the "
+                 "journal's folder, and find their number in $ATTEST_WORKER. The budget counts "
+                 "the time of all workers.\n",
         .examples = "attest evolve --shape 2,8,512,64 --budget 1\n"
                     "attest evolve --device cuda --shape 1,16,4096,128,causal --out journal\n"
                     "attest evolve --leaderboard journal\n",
@@ -294,7 +334,9 @@ int verb_evolve(int argc, char **argv) {
     case ARGS_BAD: return EXIT_BAD_INPUT;
     case ARGS_RUN: break;
     }
-    r.has_dtype = what[1].seen;
+    r.has_grid = what[1].seen;
+    r.has_dtype = what[2].seen;
+    r.has_step = how[sizeof how / sizeof *how - 1].seen;
     const int bad = check_request(&r);
     if (bad != EXIT_DONE) {
         return bad;
