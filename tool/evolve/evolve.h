@@ -86,7 +86,8 @@ void knobs_settle(const struct family *family, struct knobs *knobs); /* sets tho
 const char *knobs_name(const struct family *family, attn_dtype dtype, const struct knobs *knobs,
                        char name[EVOLVE_NAME]);
 void knobs_json(struct json *json, const struct knobs *knobs);
-void knobs_read(const struct json_value *object, const struct family *family, struct knobs *knobs);
+bool knobs_read(const struct json_value *object, const struct family *family, struct knobs *knobs,
+                attn_error *why);
 
 /* ---- the journal (journal.c) ----------------------------------------------------------------- */
 
@@ -196,6 +197,7 @@ bool search_take(struct search *search, const struct step *step, const struct js
                  double seconds, attn_error *why);
 /* Timed ones, best first, by the lower end of the interval; returns how many. */
 int search_ranking(const struct search *search, int *numbers, int most);
+int search_family(const struct search *search, const char *name); /* -1: none */
 /* Of the median ratio of one shape; the geometric mean over all of them. */
 struct interval ratio_of(const struct json_value *timings, int shape);
 struct interval ratio_mean(const struct json_value *timings);

@@ -211,35 +211,27 @@ bool facts_find(const struct task *task, attn_context *context, struct json *jso
 
 /* ---- read ------------------------------------------------------------------------------------ */
 
-/* The place of a family, which is new with its first variant; -1: there is no room. */
-static int place_family(struct search *s, const struct json_value *variant) {
-    const char *name = text_or_empty(variant, "name");
-    int place = 0;
-    while (place < s->family_count && strcmp(s->families[place].name, name) != 0) {
-        place++;
-    }
-    if (place == EVOLVE_FAMILIES) {
-        return -1;
-    }
-    if (place == s->family_count) {
-        struct family *family = &s->families[s->family_count++];
-        snprintf(family->name, sizeof family->name, "%s", name);
-        snprintf(family->kernel, sizeof family->kernel, "%s", text_or_empty(variant, "kernel"));
-        snprintf(family->arch, sizeof family->arch, "%s", text_or_empty(variant, "arch"));
-        snprintf(family->base, sizeof family->base, "%s", text_or_empty(variant, "variant"));
-        family->head_dim = (int)json_int_at(variant, "head_dim", 0);
-    }
-    return place;
-}
-
 static bool read_shipped(struct search *s, const struct json_value *list, attn_error *why) {
     for (size_t i = 0; i < json_count_of(list); i++) {
         const struct json_value *one = json_item(list, i);
-        const int place = place_family(s, one);
-        if (place >= 0 && json_true_at(one, "start") && s->shipped_count < EVOLVE_SHIPPED) {
-            knobs_read(json_at(one, "knobs"), &s->families[place], &s->shipped[s->shipped_count]);
-            s->shipped_family[s->shipped_count++] = place;
+        int place = search_family(s, text_or_empty(one, "name"));
+        if (place < 0 && s->family_count < EVOLVE_FAMILIES) {
+            place = s->family_count++;
+            struct family *family = &s->families[place];
+            snprintf(family->name, sizeof family->name, "%s", text_or_empty(one, "name"));
+            snprintf(family->kernel, sizeof family->kernel, "%s", text_or_empty(one, "kernel"));
+            snprintf(family->arch, sizeof family->arch, "%s", text_or_empty(one, "arch"));
+            snprintf(family->base, sizeof family->base, "%s", text_or_empty(one, "variant"));
+            family->head_dim = (int)json_int_at(one, "head_dim", 0);
         }
+        if (place < 0 || !json_true_at(one, "start") || s->shipped_count == EVOLVE_SHIPPED) {
+            continue;
+        }
+        if (!knobs_read(json_at(one, "knobs"), &s->families[place], &s->shipped[s->shipped_count],
+                        why)) {
+            return false;
+        }
+        s->shipped_family[s->shipped_count++] = place;
     }
     return s->family_count > 0 || explain(why, "the facts name no variant");
 }

@@ -9,9 +9,9 @@
  * Invariant: units are appended, each by one write that is on disk before the next step begins, and
  * never changed: a search that is killed has lost the step it was at, and nothing else.
  */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -39,14 +39,21 @@ const char *text_or_empty(const struct json_value *object, const char *key) {
     return text != NULL ? text : "";
 }
 
-static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *place) {
-    (void)info, (void)kind, (void)place;
-    remove(path);
-    return 0;
-}
-
 void remove_folder(const char *path) {
-    nftw(path, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+    char inner[EVOLVE_PATH + 260];
+    DIR *folder = opendir(path);
+    for (struct dirent *one; folder != NULL && (one = readdir(folder)) != NULL;) {
+        if (strcmp(one->d_name, ".") != 0 && strcmp(one->d_name, "..") != 0) {
+            snprintf(inner, sizeof inner, "%s/%s", path, one->d_name);
+            if (unlink(inner) != 0) {
+                remove_folder(inner);
+            }
+        }
+    }
+    if (folder != NULL) {
+        closedir(folder);
+        rmdir(path);
+    }
 }
 
 /* ---- the journal ----------------------------------------------------------------------------- */

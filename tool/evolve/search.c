@@ -95,6 +95,14 @@ int search_ranking(const struct search *s, int *numbers, int most) {
     return count;
 }
 
+int search_family(const struct search *s, const char *name) {
+    int found = -1;
+    for (int i = 0; i < s->family_count && name != NULL; i++) {
+        found = strcmp(s->families[i].name, name) == 0 ? i : found;
+    }
+    return found;
+}
+
 /* A state of random numbers, one for each salt. */
 static uint64_t random_state(const struct search *s, uint64_t salt) {
     uint64_t state = s->options.seed ^ (0x9e3779b97f4a7c15U * (salt + 1));
@@ -154,19 +162,22 @@ static void offer_random(struct search *s, uint64_t *state) {
 /* One knob, or two, to the next value up or down. */
 static void offer_neighbour(struct search *s, const struct candidate *parent, uint64_t *state) {
     struct knobs knobs = parent->knobs;
-    char why[64];
-    for (int changes = rng_chance(state, 40) ? 2 : 1; changes > 0; changes--) {
+    const int changes = rng_chance(state, 40) ? 2 : 1;
+    char why[256];
+    size_t used = (size_t)snprintf(why, sizeof why, "neighbour of %d:", parent->number);
+    for (int i = 0; i < changes; i++) {
         const int *list = NULL;
-        const int k = draw(state, KNOB_COUNT);
+        const int k = draw(state, KNOB_COUNT), before = knobs.value[k];
+        const bool up = rng_chance(state, 50);
         const int count = knob_values(&s->families[parent->family], (enum knob)k, &list);
-        int place = 0;
-        while (place < count && list[place] < knobs.value[k]) {
-            place++;
+        for (int j = 0; j < count; j++) { /* the list is ascending: last below, first above */
+            if (up ? list[j] > before && knobs.value[k] == before : list[j] < before) {
+                knobs.value[k] = list[j];
+            }
         }
-        place += rng_chance(state, 50) ? 1 : -1;
-        knobs.value[k] = place >= 0 && place < count ? list[place] : knobs.value[k];
+        used += (size_t)snprintf(why + used, sizeof why - used, " %s %d -> %d", KNOB_NAMES[k],
+                                 before, knobs.value[k]);
     }
-    snprintf(why, sizeof why, "neighbour of %d", parent->number);
     offer(s, parent->family, knobs, NULL, why);
 }
 

@@ -88,13 +88,19 @@ void knobs_json(struct json *json, const struct knobs *knobs) {
     json_close(json);
 }
 
-void knobs_read(const struct json_value *object, const struct family *family, struct knobs *knobs) {
+bool knobs_read(const struct json_value *object, const struct family *family, struct knobs *knobs,
+                attn_error *why) {
     for (int k = 0; k < KNOB_COUNT; k++) {
         const int *list = NULL;
-        const bool searched = knob_values(family, (enum knob)k, &list) > 0;
-        knobs->value[k] = searched ? (int)json_int_at(object, KNOB_NAMES[k], 1) : 0;
+        const int64_t value = json_int_at(object, KNOB_NAMES[k], 1);
+        const bool wanted = knob_values(family, (enum knob)k, &list) > 0;
+        if (wanted && (value < 1 || value > 1 << 16)) {
+            return explain(why, "knob %s of %s, expected 1 to 65536", KNOB_NAMES[k], family->name);
+        }
+        knobs->value[k] = wanted ? (int)value : 0;
     }
     knobs_settle(family, knobs);
+    return true;
 }
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
