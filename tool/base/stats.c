@@ -24,9 +24,9 @@ static double quantile(const double *sorted, size_t count, double q) {
 
 /* How many samples at the lower end may lie outside the interval of the q-quantile. The number of
  * samples under the true quantile is binomial(count, q); the interval begins above it with
- * probability P(X <= skipped), which is kept at or under TAIL. Returns count where there is none.
+ * probability P(X <= skipped), which is kept at or under `tail`. Returns count where there is none.
  * The upper end is the lower end of the (1 - q)-quantile of the samples in reverse. */
-static size_t skipped_samples(size_t count, double q) {
+static size_t skipped_samples(size_t count, double q, double tail) {
     const double n = (double)count;
     double cumulative = 0.0;
     size_t k = 0;
@@ -34,7 +34,7 @@ static size_t skipped_samples(size_t count, double q) {
         const double x = (double)k;
         cumulative += exp(lgamma(n + 1) - lgamma(x + 1) - lgamma(n - x + 1) + x * log(q) +
                           (n - x) * log1p(-q));
-        if (cumulative > TAIL) {
+        if (cumulative > tail) {
             break;
         }
     }
@@ -42,7 +42,12 @@ static size_t skipped_samples(size_t count, double q) {
 }
 
 struct interval stats_quantile(const double *sorted, size_t count, double q) {
-    const size_t below = skipped_samples(count, q), above = skipped_samples(count, 1.0 - q);
+    return stats_bounds(sorted, count, q, TAIL);
+}
+
+struct interval stats_bounds(const double *sorted, size_t count, double q, double tail) {
+    const size_t below = skipped_samples(count, q, tail);
+    const size_t above = skipped_samples(count, 1.0 - q, tail);
     return (struct interval){
         .value = quantile(sorted, count, q),
         .low = below < count ? sorted[below] : (double)NAN,

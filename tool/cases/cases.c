@@ -11,6 +11,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "cases/shape.h"
+
 /* ---- guarded memory -------------------------------------------------------------------------- */
 
 static size_t round_up(size_t value, size_t multiple) {
@@ -59,6 +61,13 @@ bool guarded_intact(const struct guarded *memory) {
     return is_poison(memory->body, before) && is_poison(memory->data + memory->size, after);
 }
 
+uint64_t guarded_hash(const struct guarded *memory, uint64_t before) {
+    for (size_t i = 0; i < memory->size; i++) {
+        before = (before ^ memory->data[i]) * 0x100000001B3u;
+    }
+    return before;
+}
+
 void guarded_free(struct guarded *memory) {
     if (memory->map) {
         munmap(memory->map, memory->map_size);
@@ -76,47 +85,36 @@ void recipe_resample(struct recipe *recipe, size_t number) {
     recipe->seed += (uint64_t)number << 32;
 }
 
-static const char *print_strides(const attn_bias_strides *s, char *buffer, size_t size) {
-    snprintf(buffer, size, "%lld,%lld,%lld,%lld", s->batch == ATTN_AUTO ? -1 : (long long)s->batch,
-             s->head == ATTN_AUTO ? -1 : (long long)s->head,
-             s->row == ATTN_AUTO ? -1 : (long long)s->row,
-             s->col == ATTN_AUTO ? -1 : (long long)s->col);
-    return buffer;
+/* "; mask -1,-1,1,40": strides, -1 where the library chooses. */
+static void print_scores(const char *name, const attn_bias_strides *s, char text[160]) {
+    const int64_t strides[4] = {s->batch, s->head, s->row, s->col};
+    int used = snprintf(text, 160, "; %s", name);
+    for (int i = 0; i < 4; i++) {
+        used += snprintf(text + used, (size_t)(160 - used), "%c%lld", i == 0 ? ' ' : ',',
+                         strides[i] == ATTN_AUTO ? -1 : (long long)strides[i]);
+    }
 }
 
 const char *recipe_print(const struct recipe *recipe, char *buffer, size_t size) {
-    static const char *const dtypes[] = {"fp32", "fp16", "bf16"};
-    static const char *const causals[] = {"", " top-left", " bottom-right"};
     static const char *const distributions[] = {"normal", "large",   "constant", "spike",
                                                 "tiny",   "one-hot", "growing"};
     static const char *const arrangements[] = {"given", "gaps", "fused", "broadcast", "mixed"};
-    const attn_problem *p = &recipe->problem;
-    char bias[160] = "", mask[160] = "", pages[40] = "", strides[100];
-    if (p->page_size > 0) {
-        snprintf(pages, sizeof pages, " pages(%lld)", (long long)p->page_size);
+    attn_problem p = recipe->problem;
+    char text[320], bias[160] = "", mask[160] = "", name[40];
+    p.heads_kv = p.heads_kv < 0 ? p.heads_q : p.heads_kv;
+    p.head_dim_v = p.head_dim_v < 0 ? p.head_dim : p.head_dim_v;
+    if (p.bias) {
+        snprintf(name, sizeof name, "bias %s%s", DTYPE_NAMES[p.bias_dtype],
+                 recipe->masking_bias ? " -inf" : "");
+        print_scores(name, &p.bias_strides, bias);
     }
-    if (p->bias) {
-        snprintf(bias, sizeof bias, " bias(%s%s %s)", dtypes[p->bias_dtype],
-                 recipe->masking_bias ? " -inf" : "",
-                 print_strides(&p->bias_strides, strides, sizeof strides));
+    if (p.mask) {
+        print_scores("mask", &p.mask_strides, mask);
     }
-    if (p->mask) {
-        snprintf(mask, sizeof mask, " mask(%s)",
-                 print_strides(&p->mask_strides, strides, sizeof strides));
-    }
-    snprintf(buffer, size,
-             "seed %llu: %s B%lld H%lld/%lld S%lld/%lld D%lld/%lld %s %s %s scale %g%s"
-             " window %lld,%lld softcap %g%s%s%s%s%s%s%s%s%s offset %lld%s%s%s align %d%s",
-             (unsigned long long)recipe->seed, dtypes[p->dtype], (long long)p->batch,
-             (long long)p->heads_q, (long long)p->heads_kv, (long long)p->seq_q,
-             (long long)p->seq_kv, (long long)p->head_dim, (long long)p->head_dim_v,
-             p->layout == ATTN_BSHD ? "bshd" : "bhsd", arrangements[recipe->arrangement],
-             distributions[recipe->distribution], (double)p->scale, causals[p->causal],
-             (long long)p->window_left, (long long)p->window_right, (double)p->softcap,
-             p->alibi ? " alibi" : "", p->alibi && recipe->slopes ? "(given)" : "",
-             p->sink ? " sink" : "", bias, mask, p->packed ? " packed" : "",
-             p->used_q ? " used_q" : "", p->used_kv ? " used" : "", p->draft ? " draft" : "",
-             (long long)(p->q_offset - p->kv_offset), p->offsets ? " offsets" : "", pages,
-             p->v_in_k ? " v_in_k" : "", p->alignment, recipe->lse ? " lse" : "");
+    snprintf(buffer, size, "seed %llu: %s; %s, %s, scale %g, align %d%s%s%s%s%s",
+             (unsigned long long)recipe->seed, problem_text(&p, text, sizeof text),
+             arrangements[recipe->arrangement], distributions[recipe->distribution],
+             (double)p.scale, p.alignment, p.alibi && recipe->slopes ? ", slopes" : "",
+             p.v_in_k ? ", v_in_k" : "", recipe->lse ? ", lse" : "", bias, mask);
     return buffer;
 }

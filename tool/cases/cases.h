@@ -37,6 +37,7 @@ bool is_poison(const unsigned char *bytes, size_t count);
  * The address is a multiple of alignment and, where that is below 16, not of 16 (if size > 0). */
 bool guarded_alloc(struct guarded *memory, size_t size, size_t alignment, bool at_end);
 bool guarded_intact(const struct guarded *memory); /* the bytes around data are still 0xFF */
+uint64_t guarded_hash(const struct guarded *memory, uint64_t before); /* of data, too */
 void guarded_free(struct guarded *memory);
 
 /* ---- recipes and samples --------------------------------------------------------------------- */
@@ -144,6 +145,13 @@ void sample_free(struct sample *sample);
 /* The last part of sample_make: bias, mask, slopes and sink, where they are requested. */
 bool sample_make_extras(struct sample *sample, uint64_t *rng);
 
+/* A tensor of rows of `dim`, of as many heads as Q or (kv) K: its strides, with holes of up to
+ * `gap` elements, and its elements, holes included. */
+attn_strides strides_with_gaps(const attn_problem *problem, attn_layout layout, bool kv,
+                               int64_t dim, int64_t gap);
+int64_t extent_with_gaps(const attn_problem *problem, const attn_strides *strides, bool kv,
+                         int64_t dim);
+
 int64_t sample_rows_q(const struct sample *sample, int64_t batch); /* of this sequence */
 int64_t sample_rows_kv(const struct sample *sample, int64_t batch);
 
@@ -213,6 +221,7 @@ struct output_view {
 };
 
 struct output_view view_of_o(const struct sample *sample);
+struct output_view view_of_lse(const struct sample *sample);
 
 /* False: the problem has no such gradient. */
 bool view_of_gradient(const struct gradients *gradients, attn_gradient which,
@@ -225,6 +234,9 @@ bool view_has(const struct output_view *view, const attn_row *row);
 
 unsigned char *view_at(const struct output_view *view, const attn_row *row, int64_t col);
 float view_get(const struct output_view *view, const attn_row *row, int64_t col);
+
+/* Whether every byte of its memory that belongs to no element is still 0xFF. */
+bool view_intact(const struct output_view *view, const struct guarded *memory);
 
 /* ---- what is expected ------------------------------------------------------------------------ */
 

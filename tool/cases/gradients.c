@@ -13,43 +13,6 @@
 
 const char *const GRADIENT_NAMES[GRADIENTS] = {"dQ", "dK", "dV", "d_bias", "d_sink", "d_slopes"};
 
-/* ---- where rows lie -------------------------------------------------------------------------- */
-
-static int64_t start_of(const struct sample *s, const attn_strides *strides, bool queries,
-                        int64_t b) {
-    const int32_t *cu = queries ? s->tensors.cu_seqlens_q : s->tensors.cu_seqlens_kv;
-    return s->full.packed ? cu[b] * strides->row : b * strides->batch;
-}
-
-static attn_strides draw_strides(const attn_problem *p, bool queries, int64_t dim, int64_t granule,
-                                 uint64_t *rng) {
-    const int64_t gap = granule * rng_range(rng, 0, 3);
-    const int64_t heads = queries ? p->heads_q : p->heads_kv;
-    const int64_t rows =
-        p->packed ? (queries ? p->total_q : p->total_kv) : (queries ? p->seq_q : p->seq_kv);
-    attn_strides s;
-    if (rng_chance(rng, 50)) {
-        s.row = dim + gap;
-        s.head = (rows > 0 ? rows : 1) * s.row + gap;
-        s.batch = heads * s.head + gap;
-    } else {
-        s.head = dim + gap;
-        s.row = heads * s.head + gap;
-        s.batch = (rows > 0 ? rows : 1) * s.row + gap;
-    }
-    return s;
-}
-
-/* Packed: of all rows, those after the last sequence included. */
-static int64_t extent_of(const struct sample *s, const attn_strides *t, bool queries, int64_t dim) {
-    const attn_problem *p = &s->full;
-    const int64_t heads = queries ? p->heads_q : p->heads_kv;
-    const int64_t total = queries ? p->total_q : p->total_kv;
-    const int64_t rows = p->packed ? total : queries ? p->seq_q : p->seq_kv;
-    const int64_t last = p->packed || p->batch == 0 ? 0 : (p->batch - 1) * t->batch;
-    return rows > 0 && p->batch > 0 ? last + (heads - 1) * t->head + (rows - 1) * t->row + dim : 0;
-}
-
 /* ---- making ---------------------------------------------------------------------------------- */
 
 static bool sees_a_key(const struct sample *s, int64_t b, int64_t i) {
@@ -93,31 +56,27 @@ static void show_hidden(struct sample *s, uint64_t *rng) {
     sample_touch(s);
 }
 
-static void fill_d_o(struct gradients *g, const struct sample *s, const attn_strides *t,
+/* Of dO and dQ, or (kv) of dK and dV. */
+static attn_strides draw_strides(const struct sample *s, bool kv, int64_t dim, uint64_t *rng) {
+    const attn_layout layout = rng_chance(rng, 50) ? ATTN_BHSD : ATTN_BSHD;
+    return strides_with_gaps(&s->full, layout, kv, dim, s->recipe.granule * rng_range(rng, 0, 3));
+}
+
+static void fill_d_o(struct gradients *g, const struct sample *s, const attn_strides *strides,
                      int64_t hidden, uint64_t *rng) {
-    for (int64_t b = 0; b < s->full.batch; b++) {
-        for (int64_t h = 0; h < s->full.heads_q; h++) {
-            for (int64_t i = hidden; i < sample_rows_q(s, b); i++) {
-                const int64_t at = start_of(s, t, true, b) + h * t->head + i * t->row;
-                if (sees_a_key(s, b, i)) {
-                    draw_row(s->full.dtype,
-                             g->d_o.data + (size_t)at * attn_dtype_size(s->full.dtype),
-                             s->full.head_dim_v, rng);
-                }
-            }
+    struct output_view view = view_of_o(s); /* in which dO has the place of O */
+    view.data = g->d_o.data;
+    view.strides = (attn_bias_strides){strides->batch, strides->head, strides->row, 1};
+    for (int64_t i = 0; i < view_rows(&view); i++) {
+        const attn_row row = view_row(&view, i);
+        if (view_has(&view, &row) && row.row >= hidden && sees_a_key(s, row.batch, row.row)) {
+            draw_row(view.dtype, view_at(&view, &row, 0), view.cols, rng);
         }
     }
 }
 
-static uint64_t hash(const struct guarded *memory, uint64_t value) {
-    for (size_t i = 0; i < memory->size; i++) {
-        value = (value ^ memory->data[i]) * 0x100000001B3u;
-    }
-    return value;
-}
-
 static uint64_t hash_inputs(const struct gradients *g, const struct sample *s) {
-    return hash(&s->lse, hash(&s->o, hash(&g->d_o, 0)));
+    return guarded_hash(&s->lse, guarded_hash(&s->o, guarded_hash(&g->d_o, 0)));
 }
 
 static bool make(struct gradients *g, struct sample *s, int64_t hidden) {
@@ -125,16 +84,15 @@ static bool make(struct gradients *g, struct sample *s, int64_t hidden) {
     uint64_t state = s->recipe.seed ^ 0x6AD, *rng = &state;
     const size_t element = attn_dtype_size(p->dtype);
     const size_t alignment = (size_t)p->alignment;
-    const int64_t granule = s->recipe.granule;
     memset(g, 0, sizeof *g);
     if (p->mask) {
         show_hidden(s, rng);
     }
     g->problem = s->problem;
-    g->problem.d_o = draw_strides(p, true, p->head_dim_v, granule, rng);
-    g->problem.dq = draw_strides(p, true, p->head_dim, granule, rng);
-    g->problem.dk = draw_strides(p, false, p->head_dim, granule, rng);
-    g->problem.dv = draw_strides(p, false, p->head_dim_v, granule, rng);
+    g->problem.d_o = draw_strides(s, false, p->head_dim_v, rng);
+    g->problem.dq = draw_strides(s, false, p->head_dim, rng);
+    g->problem.dk = draw_strides(s, true, p->head_dim, rng);
+    g->problem.dv = draw_strides(s, true, p->head_dim_v, rng);
     if (s->recipe.arrangement == ARRANGE_GIVEN) { /* those of Q, K, V and O */
         g->problem.d_o = g->problem.dq = g->problem.dk = g->problem.dv = (attn_strides){0};
     }
@@ -142,13 +100,15 @@ static bool make(struct gradients *g, struct sample *s, int64_t hidden) {
     if (attn_problem_resolve(&g->problem, &full, NULL) != ATTN_OK) {
         return false;
     }
-    const size_t sizes[GRADIENTS] = {(size_t)extent_of(s, &full.dq, true, p->head_dim) * element,
-                                     (size_t)extent_of(s, &full.dk, false, p->head_dim) * element,
-                                     (size_t)extent_of(s, &full.dv, false, p->head_dim_v) * element,
-                                     p->bias ? s->bias.size : 0,
-                                     p->sink ? (size_t)p->heads_q * sizeof(float) : 0,
-                                     p->alibi && s->recipe.slopes ? s->slopes.size : 0};
-    bool ok = guarded_alloc(&g->d_o, (size_t)extent_of(s, &full.d_o, true, p->head_dim_v) * element,
+    const size_t sizes[GRADIENTS] = {
+        (size_t)extent_with_gaps(p, &full.dq, false, p->head_dim) * element,
+        (size_t)extent_with_gaps(p, &full.dk, true, p->head_dim) * element,
+        (size_t)extent_with_gaps(p, &full.dv, true, p->head_dim_v) * element,
+        p->bias ? s->bias.size : 0,
+        p->sink ? (size_t)p->heads_q * sizeof(float) : 0,
+        p->alibi && s->recipe.slopes ? s->slopes.size : 0};
+    bool ok = guarded_alloc(&g->d_o,
+                            (size_t)extent_with_gaps(p, &full.d_o, false, p->head_dim_v) * element,
                             alignment, true);
     for (int i = 0; ok && i < GRADIENTS; i++) {
         const size_t of = i <= ATTN_GRADIENT_V      ? alignment
@@ -209,34 +169,17 @@ void gradients_poison(struct gradients *g, const struct sample *s) {
 
 /* ---- damage ---------------------------------------------------------------------------------- */
 
-static bool gaps_intact(const struct gradients *g, int which) {
-    const struct guarded *memory = &g->outputs[which];
-    bool *owned = calloc(memory->size + 1, sizeof *owned);
-    struct output_view view;
-    bool ok = owned != NULL;
-    if (ok && memory->size > 0 && (ok = view_of_gradient(g, (attn_gradient)which, &view))) {
-        for (int64_t i = 0; i < view_rows(&view); i++) {
-            const attn_row row = view_row(&view, i);
-            for (int64_t d = 0; view_has(&view, &row) && d < view.cols; d++) {
-                memset(owned + (view_at(&view, &row, d) - view.data), true,
-                       attn_dtype_size(view.dtype));
-            }
-        }
-    }
-    for (size_t at = 0; ok && at < memory->size; at++) {
-        ok = owned[at] || memory->data[at] == 0xFF;
-    }
-    free(owned);
-    return ok;
-}
-
 const char *gradients_damage(const struct gradients *g, const struct sample *s) {
     static _Thread_local char text[80];
     if (!guarded_intact(&g->d_o) || hash_inputs(g, s) != g->input) {
         return "dO, O or LSE was changed";
     }
     for (int i = 0; i < GRADIENTS; i++) {
-        if (!guarded_intact(&g->outputs[i]) || !gaps_intact(g, i)) {
+        const struct guarded *output = &g->outputs[i];
+        struct output_view view;
+        if (!guarded_intact(output) ||
+            (output->size > 0 &&
+             !(view_of_gradient(g, (attn_gradient)i, &view) && view_intact(&view, output)))) {
             snprintf(text, sizeof text, "bytes beside or between the elements of %s were written",
                      GRADIENT_NAMES[i]);
             return text;

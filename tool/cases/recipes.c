@@ -120,16 +120,15 @@ static void draw_large(uint64_t *rng, const struct recipe_limits *limits, int at
 
 /* ---- options -------------------------------------------------------------------------------- */
 
-static bool wants(uint64_t *rng, const struct recipe_limits *limits, attn_option option,
-                  int percent) {
-    return rng_chance(rng, percent) && (limits->options & (uint32_t)option) != 0;
+static bool wants(uint64_t *rng, uint32_t options, attn_option option, int percent) {
+    return rng_chance(rng, percent) && (options & (uint32_t)option) != 0;
 }
 
 static void draw_bounds(uint64_t *rng, const struct recipe_limits *limits, attn_problem *p) {
     if (rng_chance(rng, 45)) {
         p->causal = rng_chance(rng, 50) ? ATTN_CAUSAL_TOP_LEFT : ATTN_CAUSAL_BOTTOM_RIGHT;
     }
-    if (wants(rng, limits, ATTN_OPTION_WINDOW, 25)) {
+    if (wants(rng, limits->options, ATTN_OPTION_WINDOW, 25)) {
         p->window_left = rng_chance(rng, 70) ? rng_range(rng, 0, p->seq_kv) : -1;
         p->window_right = rng_chance(rng, 50) ? rng_range(rng, 0, p->seq_kv) : -1;
     }
@@ -139,23 +138,24 @@ static void draw_options(uint64_t *rng, const struct recipe_limits *limits, stru
     const float scales[] = {-0.25f, 0.1f, 0.5f};
     attn_problem *p = &recipe->problem;
     if (rng_chance(rng, 25)) {
-        p->scale =
-            wants(rng, limits, ATTN_OPTION_ANY_SCALE, 20) ? 0.0f : scales[rng_range(rng, 0, 2)];
+        p->scale = wants(rng, limits->options, ATTN_OPTION_ANY_SCALE, 20)
+                       ? 0.0f
+                       : scales[rng_range(rng, 0, 2)];
     }
-    if (wants(rng, limits, ATTN_OPTION_SOFTCAP, 20)) {
+    if (wants(rng, limits->options, ATTN_OPTION_SOFTCAP, 20)) {
         p->softcap = (float)rng_range(rng, 1, 40);
     }
-    if (wants(rng, limits, ATTN_OPTION_ALIBI, 20)) {
+    if (wants(rng, limits->options, ATTN_OPTION_ALIBI, 20)) {
         p->alibi = true;
         recipe->slopes = rng_chance(rng, 60);
     }
-    if (wants(rng, limits, ATTN_OPTION_BIAS, 20)) {
+    if (wants(rng, limits->options, ATTN_OPTION_BIAS, 20)) {
         p->bias = true;
         p->bias_dtype = (attn_dtype)rng_range(rng, 0, 2);
     }
-    p->sink = wants(rng, limits, ATTN_OPTION_SINK, 20);
-    p->packed = wants(rng, limits, ATTN_OPTION_PACKED, 15);
-    p->used_kv = wants(rng, limits, ATTN_OPTION_USED_KV, 15);
+    p->sink = wants(rng, limits->options, ATTN_OPTION_SINK, 20);
+    p->packed = wants(rng, limits->options, ATTN_OPTION_PACKED, 15);
+    p->used_kv = wants(rng, limits->options, ATTN_OPTION_USED_KV, 15);
 }
 
 static attn_dtype draw_dtype(uint64_t *rng, uint32_t dtypes) {
@@ -186,42 +186,44 @@ static void draw_strides(uint64_t *rng, const attn_problem *p, attn_bias_strides
     }
 }
 
+static void unfuse(struct recipe *recipe) {
+    if (recipe->arrangement == ARRANGE_FUSED) {
+        recipe->arrangement = ARRANGE_GAPS;
+    }
+}
+
 /* Gives one problem in four a mask, from random numbers of its own: the rest of the recipe does not
  * depend on it. The sizes must be final. */
-static void draw_mask(struct recipe *recipe) {
+static void draw_mask(struct recipe *recipe, uint32_t options) {
     uint64_t state = recipe->seed ^ 0x3A5C, *rng = &state;
     attn_problem *p = &recipe->problem;
-    p->mask = rng_chance(rng, 25);
+    p->mask = wants(rng, options, ATTN_OPTION_MASK, 25);
     if (p->mask) {
         draw_strides(rng, p, &p->mask_strides);
     }
 }
 
 /* Likewise of a paged KV cache: one problem in five. */
-static void draw_pages(struct recipe *recipe) {
+static void draw_pages(struct recipe *recipe, uint32_t options) {
     static const int64_t sizes[] = {1, 2, 3, 16, 16, 64, 256};
     uint64_t state = recipe->seed ^ 0x9A6ED, *rng = &state;
     attn_problem *p = &recipe->problem;
-    if (rng_chance(rng, 20)) {
+    if (wants(rng, options, ATTN_OPTION_PAGED, 20)) {
         p->used_kv = true;
         p->page_size = rng_chance(rng, 80) ? sizes[rng_range(rng, 0, 6)] : rng_range(rng, 4, 100);
         if (rng_chance(rng, 50)) {
             p->block_table_stride =
                 (p->seq_kv + p->page_size - 1) / p->page_size + rng_range(rng, 0, 5);
         }
-        if (recipe->arrangement == ARRANGE_FUSED) {
-            recipe->arrangement = ARRANGE_GAPS;
-        }
+        unfuse(recipe);
     }
 }
 
 /* Likewise of used_q and of a draft mask: one problem in six each. */
 static void draw_drafts(struct recipe *recipe, uint32_t options) {
-    const bool used = (options & (uint32_t)ATTN_OPTION_USED_Q) != 0;
-    const bool draft = (options & (uint32_t)ATTN_OPTION_DRAFT) != 0;
     uint64_t state = recipe->seed ^ 0x05EDu, *rng = &state;
-    recipe->problem.used_q = used && rng_chance(rng, 16);
-    recipe->problem.draft = draft && rng_chance(rng, 16);
+    recipe->problem.used_q = wants(rng, options, ATTN_OPTION_USED_Q, 16);
+    recipe->problem.draft = wants(rng, options, ATTN_OPTION_DRAFT, 16);
 }
 
 /* Likewise of positions: one problem in four with a mask or ALiBi, half of these for each
@@ -246,9 +248,7 @@ static void draw_fp8(struct recipe *recipe, bool gpu, bool always) {
         recipe->scales[0] = (enum scales)rng_range(rng, 0, SCALES_COUNT - 1);
         recipe->scales[1] = (enum scales)rng_range(rng, 0, SCALES_COUNT - 1);
         recipe->granule = gpu ? 16 : recipe->granule; /* bytes */
-        if (recipe->arrangement == ARRANGE_FUSED) {
-            recipe->arrangement = ARRANGE_GAPS;
-        }
+        unfuse(recipe);
     }
 }
 
@@ -276,8 +276,8 @@ static void draw_v_in_k(struct recipe *recipe, const struct recipe_limits *limit
         p->head_dim_v = rng_chance(rng, 60) ? most : step * rng_range(rng, 1, most / step);
     }
     p->v_in_k = limits->v_in_k > 0 || (p->head_dim_v <= p->head_dim && rng_chance(rng, 12));
-    if (p->v_in_k && recipe->arrangement == ARRANGE_FUSED) {
-        recipe->arrangement = ARRANGE_GAPS;
+    if (p->v_in_k) {
+        unfuse(recipe);
     }
 }
 
@@ -360,8 +360,8 @@ void recipe_draw_within(struct recipe *recipe, uint64_t seed, const struct recip
     if (rng_chance(rng, 60)) {
         recipe->arrangement = (enum arrangement)rng_range(rng, 1, ARRANGE_COUNT - 1);
     }
-    if (decode && recipe->arrangement == ARRANGE_FUSED) { /* it would have as many keys as rows */
-        recipe->arrangement = ARRANGE_GAPS;
+    if (decode) { /* fused it would have as many keys as rows */
+        unfuse(recipe);
     }
     if (kind == RECIPE_NO_KEYS || kind == RECIPE_NO_BATCH || kind == RECIPE_NO_QUERIES) {
         make_empty(recipe, kind);
@@ -374,21 +374,17 @@ void recipe_draw_within(struct recipe *recipe, uint64_t seed, const struct recip
         p->head_dim_v = -1;
     }
     const bool plain = kind == RECIPE_PLAIN || kind == RECIPE_LARGE || decode;
-    if (plain && attempt < SIMPLEST_AFTER && (limits->options & (uint32_t)ATTN_OPTION_MASK) != 0) {
-        draw_mask(recipe);
-    }
-    if (plain && attempt < SIMPLEST_AFTER && (limits->options & (uint32_t)ATTN_OPTION_PAGED) != 0) {
-        draw_pages(recipe);
-    }
-    if (plain && attempt < SIMPLEST_AFTER) {
+    const bool rich = plain && attempt < SIMPLEST_AFTER;
+    if (rich) {
+        draw_mask(recipe, limits->options);
+        draw_pages(recipe, limits->options);
         draw_drafts(recipe, limits->options);
         draw_offsets(recipe, limits->options);
     }
-    if (limits->fp8_only || (plain && attempt < SIMPLEST_AFTER &&
-                             (limits->options & (uint32_t)ATTN_OPTION_FP8_KV) != 0)) {
+    if (limits->fp8_only || (rich && (limits->options & (uint32_t)ATTN_OPTION_FP8_KV) != 0)) {
         draw_fp8(recipe, gpu, limits->fp8_only);
     }
-    if (limits->v_in_k > 0 || (limits->v_in_k < 0 && plain && attempt < SIMPLEST_AFTER)) {
+    if (limits->v_in_k > 0 || (limits->v_in_k < 0 && rich)) {
         draw_v_in_k(recipe, limits);
     }
 }

@@ -87,9 +87,16 @@ int64_t sample_at_lse(const struct sample *sample, int64_t batch, int64_t head, 
     return offset(sample, &sample->full.lse, &sample->cu_q, batch, head, row);
 }
 
-/* The strides of a tensor of rows of `dim`, with holes of up to `gap` elements. */
-static attn_strides strides_of(attn_layout layout, int64_t heads, int64_t rows, int64_t dim,
+/* Of K and V, in one batch entry or page. */
+static int64_t rows_of_kv(const attn_problem *p) {
+    return p->page_size > 0 ? p->page_size : p->packed ? p->total_kv : p->seq_kv;
+}
+
+attn_strides strides_with_gaps(const attn_problem *p, attn_layout layout, bool kv, int64_t dim,
                                int64_t gap) {
+    const int64_t heads = kv ? p->heads_kv : p->heads_q;
+    const int64_t there = kv ? rows_of_kv(p) : p->packed ? p->total_q : p->seq_q;
+    const int64_t rows = there > 0 ? there : 1; /* or heads of an output would overlap */
     attn_strides s;
     if (layout == ATTN_BHSD) {
         s.row = dim + gap;
@@ -103,17 +110,12 @@ static attn_strides strides_of(attn_layout layout, int64_t heads, int64_t rows, 
     return s;
 }
 
-/* Of K and V, in one batch entry or page. */
-static int64_t rows_of_kv(const attn_problem *p) {
-    return p->page_size > 0 ? p->page_size : p->packed ? p->total_kv : p->seq_kv;
-}
-
 /* The strides of the scales of K or V. */
-static attn_strides scale_strides(enum scales scales, int64_t heads, int64_t rows, uint64_t *rng) {
+static attn_strides scale_strides(const attn_problem *p, enum scales scales, uint64_t *rng) {
     const attn_layout layout = rng_chance(rng, 50) ? ATTN_BHSD : ATTN_BSHD;
     switch (scales) {
     case SCALES_HEAD: return (attn_strides){.head = rng_range(rng, 1, 3)};
-    case SCALES_TOKEN: return strides_of(layout, heads, rows, 1, rng_range(rng, 0, 2));
+    case SCALES_TOKEN: return strides_with_gaps(p, layout, true, 1, rng_range(rng, 0, 2));
     default: return (attn_strides){0};
     }
 }
@@ -126,24 +128,21 @@ static bool arrange(attn_problem *p, const struct recipe *recipe, uint64_t *rng)
         return false;
     }
     const attn_layout other = p->layout == ATTN_BHSD ? ATTN_BSHD : ATTN_BHSD;
-    const int64_t rows_q = p->packed ? p->total_q : p->seq_q;
-    const int64_t rows_kv = rows_of_kv(p);
     if (r.dtype_kv > (int32_t)ATTN_BF16) {
-        p->k_scale = scale_strides(recipe->scales[0], r.heads_kv, rows_kv, rng);
-        p->v_scale = scale_strides(recipe->scales[1], r.heads_kv, rows_kv, rng);
+        p->k_scale = scale_strides(&r, recipe->scales[0], rng);
+        p->v_scale = scale_strides(&r, recipe->scales[1], rng);
     }
     switch (recipe->arrangement) {
     case ARRANGE_GAPS:
-        p->q = strides_of(p->layout, r.heads_q, rows_q, r.head_dim, unit * rng_range(rng, 0, 3));
-        p->k = strides_of(p->layout, r.heads_kv, rows_kv, r.head_dim, unit * rng_range(rng, 0, 8));
-        p->v =
-            strides_of(p->layout, r.heads_kv, rows_kv, r.head_dim_v, unit * rng_range(rng, 0, 8));
-        p->o = strides_of(p->layout, r.heads_q, rows_q, r.head_dim_v, unit * rng_range(rng, 1, 5));
-        p->lse = strides_of(ATTN_BHSD, r.heads_q, rows_q, 1, rng_range(rng, 1, 2));
+        p->q = strides_with_gaps(&r, p->layout, false, r.head_dim, unit * rng_range(rng, 0, 3));
+        p->k = strides_with_gaps(&r, p->layout, true, r.head_dim, unit * rng_range(rng, 0, 8));
+        p->v = strides_with_gaps(&r, p->layout, true, r.head_dim_v, unit * rng_range(rng, 0, 8));
+        p->o = strides_with_gaps(&r, p->layout, false, r.head_dim_v, unit * rng_range(rng, 1, 5));
+        p->lse = strides_with_gaps(&r, ATTN_BHSD, false, 1, rng_range(rng, 1, 2));
         break;
     case ARRANGE_FUSED:
-        p->q = strides_of(ATTN_BSHD, r.heads_q + 2 * r.heads_kv, rows_q, r.head_dim, 0);
-        p->k = p->v = p->q;
+        r.heads_q += 2 * r.heads_kv;
+        p->q = p->k = p->v = strides_with_gaps(&r, ATTN_BSHD, false, r.head_dim, 0);
         break;
     case ARRANGE_BROADCAST: {
         int64_t *strides[] = {&r.q.batch, &r.q.head, &r.q.row,   &r.k.batch, &r.k.head,
@@ -157,9 +156,9 @@ static bool arrange(attn_problem *p, const struct recipe *recipe, uint64_t *rng)
         break;
     }
     case ARRANGE_MIXED:
-        p->k = strides_of(other, r.heads_kv, rows_kv, r.head_dim, 0);
-        p->o = strides_of(other, r.heads_q, rows_q, r.head_dim_v, 0);
-        p->lse = strides_of(ATTN_BSHD, r.heads_q, rows_q, 1, 0);
+        p->k = strides_with_gaps(&r, other, true, r.head_dim, 0);
+        p->o = strides_with_gaps(&r, other, false, r.head_dim_v, 0);
+        p->lse = strides_with_gaps(&r, ATTN_BSHD, false, 1, 0);
         break;
     default: break;
     }
@@ -168,22 +167,15 @@ static bool arrange(attn_problem *p, const struct recipe *recipe, uint64_t *rng)
 
 /* ---- building -------------------------------------------------------------------------------- */
 
-static int64_t extent(int64_t batch, const attn_strides *s, int64_t heads, int64_t rows,
-                      int64_t dim) {
-    if (batch == 0 || rows == 0) {
+int64_t extent_with_gaps(const attn_problem *p, const attn_strides *s, bool kv, int64_t dim) {
+    const int64_t batch = p->packed && p->batch > 0 ? 1 : p->batch;
+    const int64_t entries = kv && p->page_size > 0 ? p->num_pages : batch;
+    const int64_t rows = kv ? rows_of_kv(p) : p->packed ? p->total_q : p->seq_q;
+    if (entries == 0 || rows == 0) {
         return 0;
     }
-    return (batch - 1) * s->batch + (heads - 1) * s->head + (rows - 1) * s->row + dim;
-}
-
-static int64_t extent_q(const attn_problem *p, const attn_strides *s, int64_t dim) {
-    const int64_t batch = p->packed && p->batch > 0 ? 1 : p->batch;
-    return extent(batch, s, p->heads_q, p->packed ? p->total_q : p->seq_q, dim);
-}
-
-static int64_t extent_kv(const attn_problem *p, const attn_strides *s, int64_t dim) {
-    const int64_t batch = p->packed && p->batch > 0 ? 1 : p->batch;
-    return extent(p->page_size > 0 ? p->num_pages : batch, s, p->heads_kv, rows_of_kv(p), dim);
+    return (entries - 1) * s->batch + ((kv ? p->heads_kv : p->heads_q) - 1) * s->head +
+           (rows - 1) * s->row + dim;
 }
 
 /* Lengths of which the first is the longest, as the problem states it, and some are 0. */
@@ -218,7 +210,7 @@ static bool make_table(struct sample *s, uint64_t *rng) {
     }
     const int64_t least = entries + rng_range(rng, entries > 0 ? 0 : 1, 3);
     p->num_pages = p->num_pages > least ? p->num_pages : least;
-    int32_t *order = malloc((size_t)p->num_pages * sizeof *order);
+    int32_t *order = calloc((size_t)p->num_pages, sizeof *order);
     for (int64_t i = 0; order && i < p->num_pages; i++) { /* a random permutation */
         const int64_t from = rng_range(rng, 0, i);
         order[i] = order[from];
@@ -313,7 +305,7 @@ static bool place_fused(struct sample *s, bool at_end) {
     const size_t to_k = (size_t)(s->full.heads_q * s->full.head_dim) * element;
     const size_t to_v = to_k + (size_t)(s->full.heads_kv * s->full.head_dim) * element;
     const size_t size =
-        to_v + (size_t)extent_kv(&s->full, &s->full.v, s->full.head_dim_v) * element;
+        to_v + (size_t)extent_with_gaps(&s->full, &s->full.v, true, s->full.head_dim_v) * element;
     while (to_k % (size_t)p->alignment || to_v % (size_t)p->alignment) {
         p->alignment /= 2;
     }
@@ -336,8 +328,9 @@ static bool place_tensors(struct sample *s, uint64_t *rng) {
             return false;
         }
     } else {
-        const int64_t sizes[3] = {extent_q(p, &p->q, p->head_dim), extent_kv(p, &p->k, p->head_dim),
-                                  extent_kv(p, &p->v, p->head_dim_v)};
+        const int64_t sizes[3] = {extent_with_gaps(p, &p->q, false, p->head_dim),
+                                  extent_with_gaps(p, &p->k, true, p->head_dim),
+                                  extent_with_gaps(p, &p->v, true, p->head_dim_v)};
         const void **pointers[3] = {&s->tensors.q, &s->tensors.k, &s->tensors.v};
         for (int i = 0; i < 3; i++) {
             const size_t size =
@@ -352,8 +345,8 @@ static bool place_tensors(struct sample *s, uint64_t *rng) {
         }
         s->tensors.v = p->v_in_k ? s->tensors.k : s->tensors.v;
     }
-    const int64_t size_o = extent_q(p, &p->o, p->head_dim_v);
-    const int64_t size_lse = extent_q(p, &p->lse, 1);
+    const int64_t size_o = extent_with_gaps(p, &p->o, false, p->head_dim_v);
+    const int64_t size_lse = extent_with_gaps(p, &p->lse, false, 1);
     if (!guarded_alloc(&s->o, (size_t)size_o * element, (size_t)p->alignment, at_end) ||
         !guarded_alloc(&s->lse, (size_t)size_lse * sizeof(float), sizeof(float), at_end)) {
         return false;
@@ -415,7 +408,7 @@ static bool make_scales(struct sample *s, int which, uint64_t *rng) {
     if (p->dtype_kv <= (int32_t)ATTN_BF16 || s->recipe.scales[which] == SCALES_NONE) {
         return true;
     }
-    const size_t size = (size_t)extent_kv(p, strides, 1) * sizeof(float);
+    const size_t size = (size_t)extent_with_gaps(p, strides, true, 1) * sizeof(float);
     bool *seen = malloc((size_t)p->seq_kv + 1);
     if (seen == NULL || !guarded_alloc(&s->scales[which], size, sizeof(float), true)) {
         free(seen);

@@ -17,9 +17,7 @@
 static uint64_t hash_inputs(const struct sample *s) {
     uint64_t hash = 0;
     for (int i = 0; i < SAMPLE_BLOCKS; i++) {
-        for (size_t at = 0; i != BLOCK_O && i != BLOCK_LSE && at < s->blocks[i].size; at++) {
-            hash = (hash ^ s->blocks[i].data[at]) * 0x100000001B3u;
-        }
+        hash = i != BLOCK_O && i != BLOCK_LSE ? guarded_hash(&s->blocks[i], hash) : hash;
     }
     return hash;
 }
@@ -31,28 +29,6 @@ void sample_touch(struct sample *s) {
 void sample_poison(struct sample *s) {
     memset(s->o.data, 0xFF, s->o.size);
     memset(s->lse.data, 0xFF, s->lse.size);
-}
-
-/* Whether every byte of an output that belongs to no element is still 0xFF. */
-static bool gaps_intact(const struct sample *s, const struct guarded *memory, bool lse) {
-    const attn_problem *p = &s->full;
-    const size_t element = lse ? sizeof(float) : attn_dtype_size(p->dtype);
-    const size_t row_size = element * (size_t)(lse ? 1 : p->head_dim_v);
-    bool *owned = calloc(memory->size + 1, sizeof *owned);
-    bool ok = owned != NULL;
-    for (int64_t b = 0; ok && b < p->batch; b++) {
-        for (int64_t h = 0; h < p->heads_q; h++) {
-            for (int64_t i = 0; i < sample_rows_q(s, b); i++) {
-                const int64_t at = lse ? sample_at_lse(s, b, h, i) : sample_at_o(s, b, h, i);
-                memset(owned + (size_t)at * element, true, row_size);
-            }
-        }
-    }
-    for (size_t at = 0; ok && at < memory->size; at++) {
-        ok = owned[at] || memory->data[at] == 0xFF;
-    }
-    free(owned);
-    return ok;
 }
 
 const char *const SAMPLE_BLOCK_NAMES[SAMPLE_BLOCKS] = {"Q (or fused QKV)",
@@ -85,10 +61,11 @@ const char *sample_damage(const struct sample *s) {
     if (hash_inputs(s) != s->inputs) {
         return "an input was changed";
     }
-    if (!gaps_intact(s, &s->o, false)) {
+    const struct output_view o = view_of_o(s), lse = view_of_lse(s);
+    if (!view_intact(&o, &s->o)) {
         return "bytes between the rows of O were written";
     }
-    if (s->recipe.lse && !gaps_intact(s, &s->lse, true)) {
+    if (s->recipe.lse && !view_intact(&lse, &s->lse)) {
         return "bytes between the rows of LSE were written";
     }
     return NULL;

@@ -6,6 +6,9 @@
  */
 #include "cases/cases.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 static attn_bias_strides with_columns(const attn_strides *s) {
     return (attn_bias_strides){s->batch, s->head, s->row, 1};
 }
@@ -19,6 +22,15 @@ struct output_view view_of_o(const struct sample *s) {
                                 .strides = with_columns(&p->o),
                                 .cu_seqlens = p->packed ? s->tensors.cu_seqlens_q : NULL,
                                 .used = s->tensors.used_q};
+}
+
+struct output_view view_of_lse(const struct sample *s) {
+    struct output_view view = view_of_o(s);
+    view.data = s->lse.data;
+    view.dtype = ATTN_FP32;
+    view.cols = 1;
+    view.strides = with_columns(&s->full.lse);
+    return view;
 }
 
 bool view_of_gradient(const struct gradients *g, attn_gradient which, struct output_view *view) {
@@ -73,4 +85,22 @@ float view_get(const struct output_view *view, const attn_row *row, int64_t col)
     float value;
     attn_to_float(view->dtype, &value, view_at(view, row, col), 1);
     return value;
+}
+
+bool view_intact(const struct output_view *view, const struct guarded *memory) {
+    const int64_t run = view->strides.col == 1 ? view->cols : 1; /* of elements in memory */
+    const size_t bytes = (size_t)run * attn_dtype_size(view->dtype);
+    bool *owned = calloc(memory->size + 1, sizeof *owned);
+    bool intact = owned != NULL;
+    for (int64_t i = 0; intact && i < view_rows(view); i++) {
+        const attn_row row = view_row(view, i);
+        for (int64_t col = 0; view_has(view, &row) && col < view->cols; col += run) {
+            memset(owned + (view_at(view, &row, col) - view->data), true, bytes);
+        }
+    }
+    for (size_t at = 0; intact && at < memory->size; at++) {
+        intact = owned[at] || memory->data[at] == 0xFF;
+    }
+    free(owned);
+    return intact;
 }

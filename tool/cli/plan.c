@@ -45,21 +45,6 @@ static bool variant_at(const struct request *request, int32_t index, attn_varian
     return true;
 }
 
-static const struct {
-    attn_option bit;
-    const char *name;
-} OPTIONS[] = {
-    {ATTN_OPTION_WINDOW, "window"},       {ATTN_OPTION_SOFTCAP, "softcap"},
-    {ATTN_OPTION_ALIBI, "alibi"},         {ATTN_OPTION_BIAS, "bias"},
-    {ATTN_OPTION_MASK, "mask"},           {ATTN_OPTION_SINK, "sink"},
-    {ATTN_OPTION_PACKED, "packed"},       {ATTN_OPTION_USED_KV, "used_kv"},
-    {ATTN_OPTION_ANY_SCALE, "any_scale"}, {ATTN_OPTION_PAGED, "paged"},
-    {ATTN_OPTION_USED_Q, "used_q"},       {ATTN_OPTION_DRAFT, "draft"},
-    {ATTN_OPTION_FP8_KV, "fp8_kv"},       {ATTN_OPTION_BATCH_INVARIANT, "batch_invariant"},
-    {ATTN_OPTION_OFFSETS, "offsets"},
-};
-enum { OPTION_COUNT = sizeof OPTIONS / sizeof *OPTIONS };
-
 static bool image_at(const struct request *request, const char *name, int32_t index,
                      attn_image *image) {
     *image = (attn_image){.size = sizeof *image};
@@ -71,21 +56,7 @@ static const char *ending_of(const attn_image *image) {
     return image->kind == ATTN_IMAGE_PTX ? ".ptx" : "";
 }
 
-/* "; takes window softcap", "; images sm_80 compute_80": what it says of itself. */
-static void print_traits(const struct request *request, const attn_variant *variant) {
-    uint32_t all = 0;
-    for (int i = 0; i < OPTION_COUNT; i++) {
-        all |= (uint32_t)OPTIONS[i].bit;
-    }
-    printf("; takes");
-    for (int i = 0; i < OPTION_COUNT && variant->options != all; i++) {
-        if ((variant->options & (uint32_t)OPTIONS[i].bit) != 0) {
-            printf(" %s", OPTIONS[i].name);
-        }
-    }
-    printf("%s", variant->options == all ? " every option"
-                 : variant->options == 0 ? " no option"
-                                         : "");
+static void print_images(const struct request *request, const attn_variant *variant) {
     attn_image image;
     for (int32_t i = 0; image_at(request, variant->name, i, &image); i++) {
         printf("%s %s%s", i == 0 ? "; images" : "", image.arch, ending_of(&image));
@@ -103,7 +74,7 @@ static void print_variants(const struct request *request) {
     }
     for (int32_t i = 0; variant_at(request, i, &variant, &applies, &why); i++) {
         printf("  %-*s  %s%s", width, variant.name, applies ? "yes" : "no: ", why.text);
-        print_traits(request, &variant);
+        print_images(request, &variant);
         printf("\n");
     }
 }
@@ -112,20 +83,6 @@ static void traits_json(struct json *json, const struct request *request,
                         const attn_variant *variant) {
     attn_image image;
     json_bool(json, "tensor_cores", variant->tensor_cores);
-    json_open(json, "dtypes", '[');
-    for (int i = 0; DTYPE_NAMES[i] != NULL; i++) {
-        if ((variant->dtypes >> i & 1U) != 0) {
-            json_text(json, NULL, DTYPE_NAMES[i]);
-        }
-    }
-    json_close(json);
-    json_open(json, "options", '[');
-    for (int i = 0; i < OPTION_COUNT; i++) {
-        if ((variant->options & (uint32_t)OPTIONS[i].bit) != 0) {
-            json_text(json, NULL, OPTIONS[i].name);
-        }
-    }
-    json_close(json);
     json_int(json, "head_dim_max", variant->head_dim_max);
     json_int(json, "head_dim_multiple", variant->head_dim_multiple);
     json_int(json, "stages", variant->stages);

@@ -19,26 +19,14 @@ const char *const CHANGE_NAMES[CHANGES] = {"SLOWER", "UNKNOWN", "MISSING",  "FAS
 enum { FEWEST_SAMPLES = 6, COMPARISONS = 1000 };
 static const double TAIL = 0.05 / 4 / COMPARISONS;
 
-/* The number of samples below the true median is binomial(count, 1/2). */
 struct interval median_bounds(double *samples, size_t count) {
-    struct interval bounds = {(double)NAN, (double)NAN, (double)NAN};
     if (count < FEWEST_SAMPLES) {
-        return bounds;
+        return (struct interval){(double)NAN, (double)NAN, (double)NAN};
     }
-    bounds.value = stats_of(samples, count).p50; /* sorts */
-    const double n = (double)count;
-    double at_most = 0; /* the probability that k or fewer samples are below the median */
-    size_t k = 0;
-    for (; k < count / 2; k++) {
-        const double x = (double)k;
-        at_most += exp(lgamma(n + 1) - lgamma(x + 1) - lgamma(n - x + 1) - n * log(2.0));
-        if (at_most > TAIL) {
-            break;
-        }
-    }
-    k = k > 0 ? k : 1; /* too few to tell: the extremes */
-    bounds.low = samples[k - 1];
-    bounds.high = samples[count - k];
+    stats_of(samples, count); /* sorts */
+    struct interval bounds = stats_bounds(samples, count, 0.5, TAIL);
+    bounds.low = isnan(bounds.low) ? samples[0] : bounds.low; /* too few to tell: the extremes */
+    bounds.high = isnan(bounds.high) ? samples[count - 1] : bounds.high;
     return bounds;
 }
 
@@ -75,17 +63,14 @@ static struct interval read_us(const struct json_value *raw) {
     return us;
 }
 
-/* `raw` is of the unit and `figures` of evidence.json: the same timing. */
-static bool read_timing(const struct pack_report *report, const struct report_slot *slot,
-                        const struct json_value *raw, const struct json_value *figures,
+static bool read_timing(const struct pack_report *report, const struct report_timing *from,
                         struct timing *timing) {
-    const char *hardware = plan_model(report->pack.plan, slot->device);
+    const char *hardware = plan_model(report->pack.plan, from->device);
     hardware = hardware != NULL ? hardware : "?";
-    timing->us = read_us(raw);
-    timing->place = strlen(hardware) + strlen(slot->device) + strlen(" |  | ");
-    return asprintf(&timing->key, "%s | %s | %s | %s %s | %s", hardware, slot->device,
-                    json_text_at(figures, "problem"), json_text_at(figures, "mode"),
-                    json_text_at(figures, "cache"), slot->variant) >= 0;
+    timing->us = read_us(from->raw);
+    timing->place = strlen(hardware) + strlen(from->device) + strlen(" |  | ");
+    return asprintf(&timing->key, "%s | %s | %s | %s %s | %s", hardware, from->device, from->text,
+                    from->mode, from->cache, from->variant) >= 0;
 }
 
 static int by_key(const void *a, const void *b) {
@@ -93,21 +78,12 @@ static int by_key(const void *a, const void *b) {
 }
 
 bool timings_of(const struct pack_report *report, struct timings *timings, attn_error *why) {
-    size_t count = 0;
-    for (size_t i = 0; i < report->slot_count; i++) {
-        count += json_count_of(report->slots[i].timings);
-    }
-    *timings = (struct timings){calloc(count + 1, sizeof *timings->items), 0};
-    for (size_t i = 0; timings->items != NULL && i < report->slot_count; i++) {
-        const struct report_slot *slot = &report->slots[i];
-        const struct json_value *raw = json_at(slot->unit, "timings"), *figures = slot->timings;
-        for (size_t k = 0; k < json_count_of(figures) && k < json_count_of(raw); k++) {
-            if (!read_timing(report, slot, json_item(raw, k), json_item(figures, k),
-                             &timings->items[timings->count])) {
-                return explain(why, "out of memory");
-            }
-            timings->count++;
+    *timings = (struct timings){calloc(report->timing_count + 1, sizeof *timings->items), 0};
+    for (size_t i = 0; timings->items != NULL && i < report->timing_count; i++) {
+        if (!read_timing(report, &report->timings[i], &timings->items[i])) {
+            return explain(why, "out of memory");
         }
+        timings->count++;
     }
     if (timings->items == NULL) {
         return explain(why, "out of memory");

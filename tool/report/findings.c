@@ -1,44 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * findings.c - see report.h: everything that is not PASS although it was to run, with the line of
- * source that a log names, and on the page the words of the log.
+ * findings.c - see report.h: everything that is not PASS although it was to run, and on the page
+ * the words of the log.
  *
  * Invariant: a slot that is FAIL, INVALID or STALE is in it, or counted below it. What did not run
  * is in the table of stages, with its reason.
  */
-#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "report/html.h"
 #include "report/report.h"
 
-enum { FINDINGS_MOST = 60, EXCERPT = 1200, SOURCE = 120 };
-
-/* The first FILE.cu:LINE (or .cuh, .h, .c, .ptx) in the text; "" if there is none. */
-static void find_source(const char *text, char source[SOURCE]) {
-    static const char *const ENDS[] = {".cu", ".cuh", ".h", ".c", ".ptx"};
-    static const char PATH[] =
-        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./+";
-    source[0] = '\0';
-    for (const char *colon = strchr(text, ':'); colon != NULL; colon = strchr(colon + 1, ':')) {
-        const char *start = colon;
-        while (start > text && strchr(PATH, start[-1]) != NULL) {
-            start--;
-        }
-        const size_t length = (size_t)(colon - start);
-        for (size_t i = 0; i < sizeof ENDS / sizeof *ENDS && isdigit((unsigned char)colon[1]);
-             i++) {
-            const size_t end = strlen(ENDS[i]);
-            if (length > end && strncmp(colon - end, ENDS[i], end) == 0) {
-                const size_t digits = strspn(colon + 1, "0123456789");
-                snprintf(source, SOURCE, "%.*s:%.*s", length < 90 ? (int)length : 90, start,
-                         digits < 9 ? (int)digits : 9, colon + 1);
-                return;
-            }
-        }
-    }
-}
+enum { FINDINGS_MOST = 60, EXCERPT = 1200 };
 
 /* ---- what a log says ------------------------------------------------------------------------- */
 
@@ -109,11 +83,7 @@ static size_t count_alike(const struct pack_report *report, const struct report_
 static void put_finding(const struct pack_report *report, const struct report_slot *slot,
                         size_t alike, struct doc *doc) {
     const char *reason = slot->reason != NULL ? slot->reason : "";
-    char *excerpt = find_excerpt(report, slot), source[SOURCE];
-    find_source(reason, source);
-    if (source[0] == '\0' && excerpt != NULL) {
-        find_source(excerpt, source);
-    }
+    char *excerpt = find_excerpt(report, slot);
     doc_row(doc);
     doc_cell(doc, "%s", STAGE_NAMES[slot->stage]);
     doc_cell(doc, "%s", slot->device);
@@ -124,7 +94,6 @@ static void put_finding(const struct pack_report *report, const struct report_sl
         doc_more(doc, "and %zu more", alike - 1);
     }
     doc_cell(doc, "%s", reason);
-    doc_cell(doc, "%s", source);
     if (doc->html && excerpt != NULL) {
         fputs("<details><summary>log</summary><pre tabindex=\"0\">", doc->out);
         html_lines(doc->out, excerpt, EXCERPT);
@@ -140,7 +109,7 @@ void report_findings(const struct pack_report *report, struct doc *doc) {
         const size_t alike = count_alike(report, &report->slots[i]);
         if (alike > 0 && count++ == 0) {
             doc_table(doc, DOC_SHOWN, "Findings", "What ran and is not PASS",
-                      "Stage|Device|Verdict|Variant|Reason|Source");
+                      "Stage|Device|Verdict|Variant|Reason");
         }
         if (alike > 0 && count <= FINDINGS_MOST) {
             put_finding(report, &report->slots[i], alike, doc);

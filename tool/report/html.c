@@ -4,10 +4,10 @@
  */
 #include "report/html.h"
 
+#include <assert.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/message.h"
@@ -94,53 +94,27 @@ static void put_text(FILE *out, enum language language, const char *text, const 
 
 /* ---- the printf ------------------------------------------------------------------------------ */
 
-enum { SPEC_MOST = 16 };
-
-/* Copies a conversion, from '%' to its letter; returns how long it is. */
-static size_t read_spec(const char *format, char spec[SPEC_MOST]) {
-    const size_t length = strcspn(format + 1, "sdzuefgl%") + 1;
-    size_t end = length;
-    while (format[end] == 'l' || format[end] == 'z') {
-        end++;
-    }
-    end = end + 1 < SPEC_MOST ? end + 1 : SPEC_MOST - 1;
-    memcpy(spec, format, end);
-    spec[end] = '\0';
-    return end;
-}
-
-static void put_string(FILE *out, const char *spec, const char *text) {
-    const char *dot = strchr(spec, '.');
-    text = text != NULL ? text : "";
-    put_text(out, HTML, text, text + strlen(text),
-             dot != NULL ? strtoul(dot + 1, NULL, 10) : HTML_TEXT_MOST);
-}
-
 void html_put(FILE *out, const char *format, ...) {
     va_list list;
     va_start(list, format);
-    while (*format != '\0') {
-        const size_t plain = strcspn(format, "%");
-        char spec[SPEC_MOST];
-        fwrite(format, 1, plain, out);
-        format += plain;
-        if (*format == '\0') {
-            break;
-        }
-        format += read_spec(format, spec);
-        const char letter = spec[strlen(spec) - 1];
-        if (letter == '%') {
-            fputc('%', out);
-        } else if (letter == 's') {
-            put_string(out, spec, va_arg(list, const char *));
-        } else if (strstr(spec, "ll") != NULL) {
-            fprintf(out, spec, va_arg(list, long long));
-        } else if (strchr(spec, 'z') != NULL) {
-            fprintf(out, spec, va_arg(list, size_t));
-        } else if (letter == 'd' || letter == 'u') {
-            fprintf(out, spec, va_arg(list, int));
-        } else {
-            fprintf(out, spec, va_arg(list, double));
+    for (const char *at = format; *at != '\0';) {
+        const size_t plain = strcspn(at, "%");
+        fwrite(at, 1, plain, out);
+        at += plain;
+        if (strncmp(at, "%s", 2) == 0) {
+            const char *text = va_arg(list, const char *);
+            put_text(out, HTML, text, text + strlen(text), HTML_TEXT_MOST);
+            at += 2;
+        } else if (strncmp(at, "%d", 2) == 0) {
+            fprintf(out, "%d", va_arg(list, int));
+            at += 2;
+        } else if (strncmp(at, "%zu", 3) == 0) {
+            fprintf(out, "%zu", va_arg(list, size_t));
+            at += 3;
+        } else if (*at != '\0') {
+            assert(strncmp(at, "%.1f", 4) == 0);
+            fprintf(out, "%.1f", va_arg(list, double));
+            at += 4;
         }
     }
     va_end(list);

@@ -7,7 +7,7 @@
  *     html_close(out, "The end.");
  *
  * The format is a literal of the caller and goes out as it is; every %s in it is escaped for a
- * place between tags or between double quotes. Conversions: %s (%.12s) %d %lld %zu %e %f %g.
+ * place between tags or between double quotes. Conversions: %s %d %zu %.1f, and no other.
  *
  * Invariant: a string argument is text and stays text, wherever it came from: it ends no tag,
  * attribute, table cell or line, holds no control or direction character, and is at most

@@ -35,7 +35,7 @@ static void put_facts(const struct pack_report *report, struct doc *doc) {
     }
     for (size_t i = 0; i < report->timing_count; i++) {
         const struct report_timing *timing = &report->timings[i];
-        best = timing->judged && (best == NULL || timing->tflops > best->tflops) ? timing : best;
+        best = best == NULL || timing->tflops > best->tflops ? timing : best;
     }
     if (evidence->gpu_price > 0) {
         snprintf(price, sizeof price, ", %.2f at the plan's hourly price", evidence->gpu_price);

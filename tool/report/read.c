@@ -71,7 +71,9 @@ static const struct {
     {"NVIDIA L4", 121e12, 0.3e12},
 };
 
-double report_floor(const char *device, const char *hardware, const attn_problem *problem) {
+/* The roofline of a GPU: by its own peaks where it is known, else by what no GPU does; NaN on other
+ * devices. hardware may be NULL. */
+static double roofline(const char *device, const char *hardware, const attn_problem *problem) {
     if (strncmp(device, "cuda", 4) != 0) {
         return NAN;
     }
@@ -101,7 +103,6 @@ static bool read_timing(const struct pack_report *report, const struct report_sl
     *timing = (struct report_timing){
         .device = slot->device,
         .variant = slot->variant,
-        .judged = true,
         .text = json_text_at(figures, "problem"),
         .mode = json_text_at(figures, "mode"),
         .cache = json_text_at(figures, "cache"),
@@ -111,9 +112,9 @@ static bool read_timing(const struct pack_report *report, const struct report_sl
         .p90 = read_interval(json_at(figures, "p90")),
         .p99 = read_interval(json_at(figures, "p99")),
         .tflops = json_number_at(figures, "tflops"),
-        .floor = report_floor(slot->device, plan_model(report->pack.plan, slot->device), &problem) *
+        .raw = raw,
+        .floor = roofline(slot->device, plan_model(report->pack.plan, slot->device), &problem) *
                  (backward ? 2.5 : 1.0),
-        .ratio = {(double)NAN, (double)NAN, (double)NAN},
     };
     return timing->text != NULL && timing->mode != NULL && timing->cache != NULL;
 }
@@ -158,18 +159,13 @@ bool report_open(struct pack_report *report, const char *path, bool *changed, at
         judge(&report->evidence.judgement, GATE_NOT_RUN, "the run did not end");
     }
     report->document = json_read(report->evidence.text, report->evidence.text_bytes, why);
-    return report->document != NULL && read_slots(report, why) && read_timings(report, why) &&
-           report_add_peers(report, why);
+    return report->document != NULL && read_slots(report, why) && read_timings(report, why);
 }
 
 void report_close(struct pack_report *report) {
     for (size_t i = 0; i < report->slot_count; i++) {
         json_free(report->slots[i].unit);
     }
-    for (size_t i = 0; i < report->peer_count; i++) {
-        json_free(report->peers[i].document);
-    }
-    free(report->peers);
     free(report->slots);
     free(report->timings);
     json_free(report->document);

@@ -29,22 +29,16 @@ struct report_slot {
     const struct json_value *timings; /* the statistics, of a bench that is PASS */
 };
 
-/* A time of a problem: ours, or that of a peer. */
+/* A time of a problem, of a bench that is PASS. */
 struct report_timing {
-    const char *device, *variant, *peer; /* peer: NULL, or its name */
-    bool judged;                         /* of a bench that is PASS; else of the peers runner */
-    const char *text, *mode, *cache;     /* text: the problem */
+    const char *device, *variant;
+    const char *text, *mode, *cache; /* text: the problem */
     attn_problem problem;
     bool backward;
     struct interval p50, p90, p99; /* seconds */
     double tflops;
-    double floor;          /* seconds below which it cannot be; NaN: not known */
-    struct interval ratio; /* of a peer: its time over ours, round by round; else NaN */
-};
-
-struct peers_file {
-    const char *name; /* of the artifact, in a unit */
-    struct json_value *document;
+    double floor;                 /* seconds below which it cannot be; NaN: not known */
+    const struct json_value *raw; /* with its samples, of the unit */
 };
 
 struct pack_report {
@@ -56,9 +50,6 @@ struct pack_report {
     size_t slot_count;
     struct report_timing *timings;
     size_t timing_count;
-    struct peers_file *peers; /* files of the peers runner, which timings point into */
-    size_t peer_count;
-    size_t peers_left_out; /* sides of rows that were measured and not proven */
 };
 
 /* False and the reason: no pack, a damaged one, or an evidence.json that does not follow. In any
@@ -67,15 +58,6 @@ bool report_open(struct pack_report *report, const char *path, bool *changed, at
 void report_close(struct pack_report *report);
 
 void report_write(const struct pack_report *report, struct doc *doc);
-
-/* ---- parts of report_open -------------------------------------------------------------------- */
-
-/* Adds what the peers runner wrote, of the artifacts that a bench that is PASS names (peers.c). */
-bool report_add_peers(struct pack_report *report, attn_error *why);
-
-/* The roofline of a GPU: by its own peaks where it is known, else by what no GPU does; NaN on other
- * devices. hardware may be NULL. */
-double report_floor(const char *device, const char *hardware, const attn_problem *problem);
 
 /* ---- what sections look up ------------------------------------------------------------------- */
 
@@ -103,10 +85,9 @@ double case_share(const struct json_value *one);
 void report_findings(const struct pack_report *report, struct doc *doc);  /* findings.c */
 void report_plots(const struct pack_report *report, struct doc *doc);     /* plots.c, HTML only */
 void report_times(const struct pack_report *report, struct doc *doc);     /* times.c */
-void report_beside(const struct pack_report *report, struct doc *doc);    /* times.c: the peers */
+void report_beside(const struct pack_report *report, struct doc *doc);    /* peers.c */
 void report_resources(const struct pack_report *report, struct doc *doc); /* tables.c */
 void report_parity(const struct pack_report *report, struct doc *doc);    /* tables.c */
-void report_parity_plots(const struct pack_report *report, struct doc *doc); /* plots.c */
-void report_matrix(const struct pack_report *report, struct doc *doc);       /* matrix.c */
+void report_matrix(const struct pack_report *report, struct doc *doc);    /* matrix.c */
 
 #endif /* ATTEST_REPORT_REPORT_H */

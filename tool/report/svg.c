@@ -5,8 +5,6 @@
 #include "report/svg.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "report/html.h"
 
@@ -15,304 +13,169 @@ enum {
     WIDTH = 460,
     HEIGHT = 300,
     LEFT = 58,
-    RIGHT = 16,
-    BOTTOM = 48,
-    LEGEND_ROW = 18,
-    TICKS_MOST = 24,
+    RIGHT = WIDTH - 16,
+    TOP = 28,
+    BOTTOM = HEIGHT - 48,
+    LEGEND = 10,
+    LEGEND_ENTRY = 200,
+    X_TICKS = 8,
+    Y_TICKS = 5,
     TICK_TEXT = 24
-};
-
-struct axis {
-    enum svg_scale scale;
-    bool whole;
-    double low, high; /* the values at its ends */
-    double from, to;  /* where they are drawn */
-    double ticks[TICKS_MOST];
-    int tick_count;
 };
 
 struct drawing {
     FILE *out;
-    const struct svg_plot *plot;
-    struct axis x, y;
+    double first, last, top; /* x from first to last, y from 0 to top */
 };
 
 /* ---- axes ------------------------------------------------------------------------------------ */
 
-static bool has_place(enum svg_scale scale, double value) {
-    return isfinite(value) && (scale == SVG_LINEAR || value > 0);
+static bool has_place(const struct svg_point *point) {
+    return isfinite(point->x) && point->x > 0 && isfinite(point->y) && point->y >= 0;
 }
 
-static bool is_drawn(const struct svg_plot *plot, const struct svg_point *point) {
-    return has_place(plot->x.scale, point->x) && has_place(plot->y.scale, point->y);
+static bool has_bar(const struct svg_point *point) {
+    return isfinite(point->low) && isfinite(point->high) && point->low >= 0;
 }
 
-static double position(const struct axis *axis, double value) {
-    const double share = axis->scale == SVG_LINEAR
-                             ? (value - axis->low) / (axis->high - axis->low)
-                             : log(value / axis->low) / log(axis->high / axis->low);
-    return axis->from + share * (axis->to - axis->from);
+static double x_of(const struct drawing *d, double x) {
+    return LEFT + (RIGHT - LEFT) * (log(x) - log(d->first)) / (log(d->last) - log(d->first));
 }
 
-static void add_tick(struct axis *axis, double value) {
-    if (value >= axis->low && value <= axis->high && axis->tick_count < TICKS_MOST) {
-        axis->ticks[axis->tick_count++] = value;
-    }
+static double y_of(const struct drawing *d, double y) {
+    return BOTTOM - (BOTTOM - TOP) * (y / d->top);
 }
 
-/* Powers of the base, at most eight; the fewer decades there are, the more ticks each has. */
-static void ticks_log(struct axis *axis) {
-    static const double STEPS[] = {1, 2, 5, 1.5, 3, 4, 6, 8};
-    const double base = axis->scale == SVG_LOG2 ? 2 : 10;
-    const int first = (int)floor(log(axis->low) / log(base));
-    const int last = (int)ceil(log(axis->high) / log(base)), stride = 1 + (last - first) / 9;
-    const double decades = log10(axis->high / axis->low);
-    const int steps = axis->scale == SVG_LOG2 || decades > 4 ? 1 : decades > 0.9 ? 3 : 8;
-    for (int power = first; power <= last; power += stride) {
-        for (int i = 0; i < steps; i++) {
-            add_tick(axis, STEPS[i] * pow(base, power));
+/* Room around the points, and a power of two on the axis; without a point, anything that can be
+ * drawn. Returns how many have no place. */
+static size_t fit_axes(const struct svg_plot *plot, struct drawing *d) {
+    size_t unplaced = 0;
+    double least = INFINITY, most = 0, top = 0;
+    for (size_t s = 0; s < plot->line_count; s++) {
+        for (size_t i = 0; i < plot->lines[s].count; i++) {
+            const struct svg_point *p = &plot->lines[s].points[i];
+            if (!has_place(p)) {
+                unplaced++;
+                continue;
+            }
+            least = fmin(least, p->x);
+            most = fmax(most, p->x);
+            top = fmax(top, has_bar(p) ? fmax(p->y, p->high) : p->y);
         }
+    }
+    const double room = fmax(1.15, sqrt(fmax(1.0, 2 * least / most)));
+    d->first = isfinite(least) ? least / room : 1;
+    d->last = isfinite(least) ? most * room : 2;
+    d->top = top > 1e-9 ? 1.05 * top : 1;
+    return unplaced;
+}
+
+/* 512, 16k (of 1024), 0.25: as short as it can be said. */
+static const char *tick_text(double value, double kilo, char text[TICK_TEXT]) {
+    static const char *const UNITS[] = {"", "k", "M", "G", "T"};
+    int unit = 0;
+    for (; unit < 4 && value >= kilo; unit++) {
+        value /= kilo;
+    }
+    snprintf(text, TICK_TEXT, "%.4g%s", value, UNITS[unit]);
+    return text;
+}
+
+/* Powers of two, so many at most. */
+static void put_x_ticks(const struct drawing *d) {
+    const int first = (int)ceil(log2(d->first)), last = (int)floor(log2(d->last));
+    for (int power = first; power <= last; power += 1 + (last - first) / X_TICKS) {
+        const double at = x_of(d, ldexp(1, power));
+        char text[TICK_TEXT];
+        html_put(d->out,
+                 "<path d=\"M%.1f %dv4\"/><text x=\"%.1f\" y=\"%d\" class=\"mid\">%s</text>", at,
+                 BOTTOM, at, BOTTOM + 18, tick_text(ldexp(1, power), 1024, text));
     }
 }
 
 /* The step is 1, 2 or 5 times a power of ten. */
-static void ticks_linear(struct axis *axis) {
-    const double rough = (axis->high - axis->low) / 5;
-    const double power = pow(10.0, floor(log10(rough))), share = rough / power;
-    const double rounded = power * (share < 1.5 ? 1 : share < 3.5 ? 2 : share < 7.5 ? 5 : 10);
-    const double step = axis->whole ? fmax(1.0, rounded) : rounded;
-    const double first = ceil(axis->low / step - 1e-9);
-    for (int i = 0; (first + i) * step <= axis->high && axis->tick_count < TICKS_MOST; i++) {
-        axis->ticks[axis->tick_count++] = (first + i) * step;
+static void put_y_ticks(const struct drawing *d) {
+    const double rough = d->top / Y_TICKS, power = pow(10, floor(log10(rough)));
+    const double share = rough / power;
+    const double step = power * (share < 1.5 ? 1 : share < 3.5 ? 2 : share < 7.5 ? 5 : 10);
+    for (int i = 0; i * step <= d->top; i++) {
+        const double at = y_of(d, i * step);
+        char text[TICK_TEXT];
+        html_put(d->out,
+                 "<path d=\"M%d %.1fH%d\"/><text x=\"%d\" y=\"%.1f\" class=\"end\">%s</text>", LEFT,
+                 at, RIGHT, LEFT - 7, at + 4, tick_text(i * step, 1000, text));
     }
 }
 
-/* Room around the values; without one, anything that can be drawn. */
-static void fit_axis(struct axis *axis, double low, double high) {
-    const double span = axis->scale == SVG_LINEAR ? high - low : 0.0;
-    if (!(low <= high)) {
-        low = 1;
-        high = 2;
-    }
-    if (axis->scale == SVG_LINEAR) {
-        axis->low = axis->whole ? low - fmax(0.3, 0.05 * span) : low >= 0 ? 0 : low - 0.05 * span;
-        axis->high = high + fmax(axis->whole ? 0.3 : 0.0, 0.05 * span);
-        axis->high = axis->high > axis->low ? axis->high : axis->low + 1;
-        ticks_linear(axis);
-        return;
-    }
-    const double room = fmax(1.15, sqrt(fmax(1.0, 2 * low / high)));
-    axis->low = low / room;
-    axis->high = high * room;
-    ticks_log(axis);
+/* ---- lines ----------------------------------------------------------------------------------- */
+
+static void put_mark(FILE *out, const char *class, double x, double y) {
+    html_put(
+        out,
+        "<path class=\"%s\" d=\"M%.1f %.1fm-3.8 0a3.8 3.8 0 1 0 7.6 0a3.8 3.8 0 1 0 -7.6 0z\">",
+        class, x, y);
 }
 
-/* Returns how many points have no place. */
-static size_t fit_axes(const struct svg_plot *plot, struct axis *x, struct axis *y) {
-    size_t undrawn = 0;
-    double low[2] = {INFINITY, INFINITY}, high[2] = {-INFINITY, -INFINITY};
-    for (size_t s = 0; s < plot->series_count; s++) {
-        for (size_t i = 0; i < plot->series[s].count; i++) {
-            const struct svg_point *p = &plot->series[s].points[i];
-            if (!is_drawn(plot, p)) {
-                undrawn++;
-                continue;
-            }
-            const double bottom = has_place(plot->y.scale, p->low) ? fmin(p->low, p->y) : p->y;
-            const double top = has_place(plot->y.scale, p->high) ? fmax(p->high, p->y) : p->y;
-            low[0] = fmin(low[0], p->x);
-            high[0] = fmax(high[0], p->x);
-            low[1] = fmin(low[1], bottom);
-            high[1] = fmax(high[1], top);
-        }
-    }
-    fit_axis(x, low[0], high[0]);
-    fit_axis(y, low[1], high[1]);
-    return undrawn;
-}
-
-/* 512, 16k (of 1024 on an axis of powers of two), 0.25, 200k: as short as it can be said. */
-static void tick_text(enum svg_scale scale, double value, char text[TICK_TEXT]) {
-    static const char *const UNITS[] = {"", "k", "M", "G", "T"};
-    const double kilo = scale == SVG_LOG2 ? 1024 : 1000;
-    const double least = scale == SVG_LOG2 ? 1024 : 10000;
-    int unit = 0;
-    if (fabs(value) >= least) {
-        while (unit < 4 && fabs(value) >= kilo) {
-            value /= kilo;
-            unit++;
-        }
-    }
-    snprintf(text, TICK_TEXT, "%.4g%s", fabs(value) < 1e-12 ? 0.0 : value, UNITS[unit]);
-}
-
-static void put_axes(FILE *out, const struct svg_plot *plot, const struct axis *x,
-                     const struct axis *y) {
-    char text[TICK_TEXT];
-    fputs("<g class=\"grid\" aria-hidden=\"true\">", out);
-    for (int i = 0; i < y->tick_count; i++) {
-        const double at = position(y, y->ticks[i]);
-        html_put(out, "<path d=\"M%.1f %.1fH%.1f\"/>", x->from, at, x->to);
-    }
-    for (int i = 0; i < x->tick_count; i++) {
-        html_put(out, "<path d=\"M%.1f %.1fv4\"/>", position(x, x->ticks[i]), y->from);
-    }
-    html_put(out, "<path class=\"base\" d=\"M%.1f %.1fH%.1f\"/></g>\n<g class=\"ticks\">", x->from,
-             y->from, x->to);
-    for (int i = 0; i < y->tick_count; i++) {
-        tick_text(y->scale, y->ticks[i], text);
-        html_put(out, "<text x=\"%.1f\" y=\"%.1f\" class=\"end\">%s</text>", x->from - 7,
-                 position(y, y->ticks[i]) + 4, text);
-    }
-    for (int i = 0; i < x->tick_count; i++) {
-        tick_text(x->scale, x->ticks[i], text);
-        html_put(out, "<text x=\"%.1f\" y=\"%.1f\" class=\"mid\">%s</text>",
-                 position(x, x->ticks[i]), y->from + 18, text);
-    }
-    html_put(out, "<text x=\"%.1f\" y=\"%d\" class=\"mid axis\">%s</text>", (x->from + x->to) / 2,
-             HEIGHT - 8, plot->x.title);
-    html_put(out,
-             "<text transform=\"translate(14 %.1f) rotate(-90)\" class=\"mid axis\">%s</text>"
-             "</g>\n",
-             (y->from + y->to) / 2, plot->y.title);
-}
-
-/* ---- series ---------------------------------------------------------------------------------- */
-
-/* A shape for each colour, so that the colour is not all that tells them apart. */
-static void put_mark(FILE *out, const char *class, int colour, double x, double y) {
-    static const char *const SHAPES[SVG_COLOURS] = {
-        "m-3.8 0a3.8 3.8 0 1 0 7.6 0a3.8 3.8 0 1 0 -7.6 0z",
-        "m-3.8 -3.8h7.6v7.6h-7.6z",
-        "m0 -4.8l4.8 7.6h-9.6z",
-        "m0 -4.8l4.8 4.8l-4.8 4.8l-4.8 -4.8z",
-        "m0 4.8l4.8 -7.6h-9.6z",
-        "m-4.8 -1.2h9.6v2.4h-9.6z",
-    };
-    html_put(out, "<path class=\"%s\" d=\"M%.1f %.1f%s\">", class, x, y,
-             SHAPES[colour % SVG_COLOURS]);
-}
-
-static const char *class_of(const struct svg_series *series, char text[64]) {
-    snprintf(text, 64, "c%d%s%s", series->colour < SVG_GREY ? series->colour : SVG_GREY,
-             (series->marks & SVG_DASHED) != 0 ? " dashed" : "",
-             (series->marks & SVG_FAINT) != 0 ? " faint" : "");
-    return text;
-}
-
-/* One path: a line through the points, or (SVG_FAINT) a dot for each. */
-static void put_path(const struct drawing *drawing, const struct svg_series *series,
-                     const char *class) {
-    const bool dots = (series->marks & SVG_FAINT) != 0;
-    bool pen_down = false;
-    html_put(drawing->out, "<path class=\"%s\" d=\"", class);
-    for (size_t i = 0; i < series->count; i++) {
-        const struct svg_point *p = &series->points[i];
-        if (!is_drawn(drawing->plot, p)) {
+static void put_points(const struct drawing *d, const struct svg_line *line) {
+    for (size_t i = 0; i < line->count; i++) {
+        const struct svg_point *p = &line->points[i];
+        if (!has_place(p)) {
             continue;
         }
-        const double x = position(&drawing->x, p->x), y = position(&drawing->y, p->y);
-        html_put(drawing->out, "%s%.1f %.1f%s", pen_down ? "L" : "M", x, y, dots ? "h0" : "");
-        pen_down = !dots;
-    }
-    fputs("\"/>", drawing->out);
-}
-
-static void put_points(const struct drawing *drawing, const struct svg_series *series) {
-    const enum svg_scale scale = drawing->plot->y.scale;
-    for (size_t i = 0; i < series->count; i++) {
-        const struct svg_point *p = &series->points[i];
-        if (!is_drawn(drawing->plot, p)) {
-            continue;
+        if (has_bar(p)) {
+            html_put(d->out, "<path class=\"bar\" d=\"M%.1f %.1fV%.1f\"/>", x_of(d, p->x),
+                     y_of(d, p->low), y_of(d, p->high));
         }
-        const double at = position(&drawing->x, p->x);
-        if (has_place(scale, p->low) && has_place(scale, p->high)) {
-            html_put(drawing->out, "<path class=\"bar\" d=\"M%.1f %.1fV%.1f\"/>", at,
-                     position(&drawing->y, p->low), position(&drawing->y, p->high));
-        }
-        put_mark(drawing->out, "point", series->colour, at, position(&drawing->y, p->y));
+        put_mark(d->out, "point", x_of(d, p->x), y_of(d, p->y));
         if (p->label != NULL) {
-            html_put(drawing->out, "<title>%s</title>", p->label);
+            html_put(d->out, "<title>%s</title>", p->label);
         }
-        fputs("</path>", drawing->out);
+        fputs("</path>", d->out);
     }
 }
 
-static void put_series(const struct drawing *drawing, const struct svg_series *series) {
-    char class[64];
-    html_put(drawing->out, "<g class=\"series %s\">", class_of(series, class));
-    if ((series->marks & SVG_LINE) != 0) {
-        put_path(drawing, series, "line");
-    }
-    if ((series->marks & SVG_FAINT) != 0) {
-        put_path(drawing, series, "dots");
-    } else if ((series->marks & SVG_POINTS) != 0) {
-        put_points(drawing, series);
-    }
-    fputs("</g>\n", drawing->out);
-}
-
-/* ---- legend and frame ------------------------------------------------------------------------ */
-
-/* Draws the legend, or (out NULL) only counts its rows. */
-static int put_legend(FILE *out, const struct svg_plot *plot) {
-    double at = LEFT;
-    int row = 0;
-    for (size_t s = 0; s < plot->series_count; s++) {
-        const struct svg_series *series = &plot->series[s];
-        if (series->name == NULL) {
-            continue;
+/* With its entry of the legend. */
+static void put_line(const struct drawing *d, const struct svg_line *line, size_t number) {
+    const double entry = LEFT + (double)number * LEGEND_ENTRY;
+    const char *to = "M";
+    html_put(d->out, "<g class=\"%s\"><path class=\"line\" d=\"", line->bound ? "bound" : "ours");
+    for (size_t i = 0; i < line->count; i++) {
+        if (has_place(&line->points[i])) {
+            html_put(d->out, "%s%.1f %.1f", to, x_of(d, line->points[i].x),
+                     y_of(d, line->points[i].y));
+            to = "L";
         }
-        const double wide = 44 + 6.6 * fmin((double)strlen(series->name), 60); /* about */
-        if (at > LEFT && at + wide > WIDTH) {
-            at = LEFT;
-            row++;
-        }
-        if (out != NULL) {
-            char class[64];
-            const double y = 10 + row * LEGEND_ROW;
-            html_put(out, "<g class=\"series %s\">", class_of(series, class));
-            if ((series->marks & SVG_LINE) != 0) {
-                html_put(out, "<path class=\"line\" d=\"M%.1f %.1fh22\"/>", at, y);
-            }
-            if ((series->marks & SVG_POINTS) != 0) {
-                put_mark(out, "key", series->colour, at + 11, y);
-                fputs("</path>", out);
-            }
-            html_put(out, "<text x=\"%.1f\" y=\"%.1f\">%s</text></g>", at + 28, y + 4,
-                     series->name);
-        }
-        at += wide;
     }
-    return row + (at > LEFT);
+    html_put(d->out, "M%.1f %dh22\"/>", entry, LEGEND);
+    if (!line->bound) {
+        put_points(d, line);
+        put_mark(d->out, "key", entry + 11, LEGEND);
+        fputs("</path>", d->out);
+    }
+    html_put(d->out, "<text x=\"%.1f\" y=\"%d\">%s</text></g>\n", entry + 28, LEGEND + 4,
+             line->name);
 }
 
 void svg_plot(FILE *out, const struct svg_plot *plot) {
-    struct drawing drawing = {
-        .out = out,
-        .plot = plot,
-        .x = {.scale = plot->x.scale, .whole = plot->x.whole, .from = LEFT, .to = WIDTH - RIGHT},
-        .y = {.scale = plot->y.scale, .whole = plot->y.whole, .from = HEIGHT - BOTTOM},
-    };
-    drawing.y.to = 10 + LEGEND_ROW * put_legend(NULL, plot);
-    const size_t undrawn = fit_axes(plot, &drawing.x, &drawing.y);
-    html_put(out, "<figure class=\"plot\"><figcaption><b>%s</b>", plot->title);
-    if (plot->subtitle != NULL) {
-        html_put(out, " <span>%s</span>", plot->subtitle);
-    }
+    struct drawing d = {.out = out};
+    const size_t unplaced = fit_axes(plot, &d);
     html_put(out,
-             "</figcaption>\n<svg viewBox=\"0 0 %d %d\" role=\"img\" "
-             "aria-label=\"%s: %s over %s\">\n",
-             WIDTH, HEIGHT, plot->title, plot->y.title, plot->x.title);
-    put_axes(out, plot, &drawing.x, &drawing.y);
-    /* The first is ours: it lies on top. */
-    for (size_t s = plot->series_count; s > 0; s--) {
-        put_series(&drawing, &plot->series[s - 1]);
+             "<figure class=\"plot\"><figcaption><b>%s</b> <span>%s</span></figcaption>\n"
+             "<svg viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"%s: %s over %s\">\n"
+             "<g class=\"grid\">",
+             plot->title, plot->subtitle, WIDTH, HEIGHT, plot->title, plot->y, plot->x);
+    put_x_ticks(&d);
+    put_y_ticks(&d);
+    html_put(out,
+             "<text x=\"%d\" y=\"%d\" class=\"mid\">%s</text>"
+             "<text transform=\"translate(14 %d) rotate(-90)\" class=\"mid\">%s</text></g>\n",
+             (LEFT + RIGHT) / 2, HEIGHT - 8, plot->x, (TOP + BOTTOM) / 2, plot->y);
+    for (size_t i = 0; i < plot->line_count; i++) {
+        put_line(&d, &plot->lines[i], i);
     }
-    put_legend(out, plot);
     fputs("</svg>\n", out);
-    if (undrawn > 0) {
-        html_put(out, "<p class=\"note\">%zu points have no place on these axes.</p>\n", undrawn);
+    if (unplaced > 0) {
+        html_put(out, "<p class=\"note\">%zu points have no place on these axes.</p>\n", unplaced);
     }
     fputs("</figure>\n", out);
 }

@@ -107,9 +107,6 @@ void report_parity(const struct pack_report *report, struct doc *doc) {
              "The error of each random problem against double precision, over what the rule "
              "allows: the larger of maximum, mean and log-sum-exp. A borderline case above 1 was "
              "resampled five times.");
-    if (doc->html) {
-        report_parity_plots(report, doc);
-    }
     doc_table(doc, DOC_FOLDED, "Every variant", "The worst case of each variant",
               "`Variant|Stage|Device|Verdict|#Cases|#Worst error / allowed|#in case");
     for (size_t i = 0; i < report->slot_count; i++) {
