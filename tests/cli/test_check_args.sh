@@ -4,7 +4,7 @@
 # test_check_args.sh SOURCE_DIR BUILD_DIR
 #
 # `attest check`: arguments of every form, variables of the module, sweeps over shapes, C++ names,
-# where findings point, and the cache of PTX. Only what compiles a .cu needs nvcc.
+# where findings point, the cache of PTX and --watch. Only what compiles a .cu needs nvcc.
 set -u
 . "$(dirname "$0")/cli.sh"
 unset VGPU_ASYNC VGPU_SEED VGPU_THREADS VGPU_SM VGPU_CHECKS VGPU_REPORT NVCC_APPEND_FLAGS
@@ -192,5 +192,22 @@ accepts "what a header needs" check newest.cu --grid 1 --block 32
 printf '__global__ void __cluster_dims__(2, 1, 1) k() {}\n' >clusters.h
 printf '#include "clusters.h"\n' >clusters.cu
 accepts "what nvcc says that a header needs" check clusters.cu --grid 2 --block 32
+
+# --watch: a second report after the source changed.
+"$attest" check newest.cu --grid 1 --block 32 --watch >watched 2>&1 &
+watcher=$!
+waits_for() { # COUNT
+    for _ in $(seq 1 300); do
+        [ "$(grep -c 'waiting for newest.cu to change' watched)" -ge "$1" ] && return 0
+        sleep 0.1
+    done
+    return 1
+}
+holds "--watch waits" waits_for 1
+printf '#define CLUSTER trap()\nstatic __device__ void trap() { __trap(); }\n' >newest.h
+holds "--watch runs again" waits_for 2
+kill "$watcher"
+wait "$watcher" 2>/dev/null
+holds "with what is there now" grep -q 'newest.h:2:.*error: trap' watched
 }
 finish

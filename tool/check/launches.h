@@ -17,7 +17,7 @@ struct check {
     const char *path, *entry, *grid, *block, *cluster, *shared, *async;
     int64_t threads, max_steps;
     int sm; /* 0: not given */
-    bool json, sarif, list;
+    bool json, sarif, list, watch;
     struct arg_list arg_texts, dump_texts, expect_texts, suppress_texts, symbol_texts, sweep_texts;
     /* As understood; the arguments and what follows them are those of the shape of now. */
     struct async_orders orders;

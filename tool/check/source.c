@@ -245,6 +245,12 @@ enum source_result source_read(const char *path, int sm, struct source *source, 
         explain(why, "%s: expected a file whose name ends with .cu or .ptx", path);
         return SOURCE_BAD;
     }
-    source->ptx = file_read(path, &source->size, why);
+    const size_t length = strlen(path);
+    source->files = malloc(length + 2);
+    source->ptx = source->files != NULL ? file_read(path, &source->size, why) : NULL;
+    if (source->files != NULL) {
+        memcpy(source->files, path, length);
+        memcpy(source->files + length, "\n", 2);
+    }
     return source->ptx != NULL ? SOURCE_READ : SOURCE_BAD;
 }

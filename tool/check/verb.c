@@ -12,13 +12,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "base/json.h"
 #include "base/message.h"
 #include "check/launches.h"
 #include "cli/verbs.h"
 
-enum { WHAT_ARGS = 9, HOW_ARGS = 5, REPORT_ARGS = 4 };
+enum { WHAT_ARGS = 9, HOW_ARGS = 6, REPORT_ARGS = 4 };
 
 static const char *const SM_NAMES[] = {"80", "86", "87", "89", "90", NULL};
 
@@ -197,9 +201,9 @@ static int report(const struct check *c) {
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-static int run(struct check *c) {
-    int status = read_source(c);
-    status = status == EXIT_DONE ? open_gpu(c) : status;
+/* What there is to do once the source is read. */
+static int run_source(struct check *c) {
+    int status = open_gpu(c);
     status = status == EXIT_DONE ? check_module_load(c) : status;
     if (status == EXIT_DONE && c->list) {
         entry_list(c->module, c->json);
@@ -209,6 +213,11 @@ static int run(struct check *c) {
     return status == EXIT_DONE ? report(c) : status;
 }
 
+static int run(struct check *c) {
+    const int status = read_source(c);
+    return status == EXIT_DONE ? run_source(c) : status;
+}
+
 static void forget(struct check *c) {
     check_shape_forget(c);
     sweep_free(&c->sweep);
@@ -216,6 +225,47 @@ static void forget(struct check *c) {
     vgpu_close(c->gpu);
     source_free(&c->source);
     free(c);
+}
+
+/* When the files last changed: a number that differs afterwards. */
+static uint64_t age_of(const char *path, const char *files) {
+    uint64_t age = 0;
+    for (const char *at = files != NULL ? files : path, *end; *at != '\0'; at = end) {
+        char name[PATH_MAX];
+        struct stat about = {0};
+        end = at + strcspn(at, "\n");
+        snprintf(name, sizeof name, "%.*s", (int)(end - at), at);
+        stat(name, &about);
+        age = age * 31 + (uint64_t)about.st_mtim.tv_sec * 1000000007U +
+              (uint64_t)about.st_mtim.tv_nsec + (uint64_t)about.st_size;
+        end += *end == '\n';
+    }
+    return age;
+}
+
+/* Each run is a child: what it opened ends with it. Does not return until it is interrupted, or a
+ * child cannot be started. */
+static int watch(struct check *c) {
+    for (;;) {
+        const uint64_t before = age_of(c->path, NULL);
+        const int status = read_source(c);
+        const pid_t child = status == EXIT_DONE ? fork() : 0;
+        if (status == EXIT_DONE && child == 0) {
+            const int code = run_source(c);
+            fflush(stdout);
+            _exit(code);
+        }
+        if (child < 0 || (child > 0 && waitpid(child, NULL, 0) < 0)) {
+            return complain("check: --watch: a process cannot be started");
+        }
+        printf("---- waiting for %s to change\n", c->path);
+        fflush(stdout);
+        const uint64_t age = age_of(c->path, c->source.files);
+        while (age_of(c->path, NULL) == before && age_of(c->path, c->source.files) == age) {
+            nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
+        }
+        source_free(&c->source);
+    }
 }
 
 /* ---- the verb -------------------------------------------------------------------------------- */
@@ -267,6 +317,7 @@ static enum args_result parse_words(struct check *c, int argc, char **argv) {
         arg_int("--max-steps", &c->max_steps, 1, INT64_MAX,
                 "warp instructions after which a launch is stopped [10000000000]"),
         arg_list("--suppress", &c->suppress_texts, "KIND@FILE:LINE", "drop this finding"),
+        arg_flag("--watch", &c->watch, "run again whenever the source or a header changes"),
     };
     struct arg reports[REPORT_ARGS] = {
         arg_list("--expect", &c->expect_texts, "N:FILE:ATOL",
@@ -307,7 +358,7 @@ int verb_check(int argc, char **argv) {
     int status = parsed == ARGS_HELP ? EXIT_DONE : EXIT_BAD_INPUT;
     if (parsed == ARGS_RUN) {
         status = parse_request(c);
-        status = status == EXIT_DONE ? run(c) : status;
+        status = status != EXIT_DONE ? status : c->watch ? watch(c) : run(c);
     }
     forget(c);
     return status;
