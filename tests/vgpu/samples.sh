@@ -26,7 +26,7 @@ include=$(cd "$(dirname "$nvcc")/../include" && pwd)
 build() {
     name=$1
     shift
-    libraries= options= skipped= only=
+    libraries='' options='' skipped='' only=''
     for word in "$@"; do
         files=$(echo "${word#*=}" | tr , ' ')
         case $word in
@@ -45,14 +45,14 @@ build() {
             ;;
         esac
     done
-    sources=
+    sources=''
     for file in ${only:-*.cu *.cpp *.c src/*.cu src/*.cpp}; do
         case " $skipped " in *" $file "*) continue ;; esac
         [ ! -e "$file" ] || sources="$sources $file"
     done
     # shellcheck disable=SC2086 # words
     "$attest" nvcc -O2 -std=c++17 --extended-lambda -Wno-deprecated-gpu-targets -Xcompiler -fopenmp \
-        -I../Common -Iinc $options -o "$name.out" $sources $libraries
+        -I../Common -Iinc -I. $options -o "$name.out" $sources $libraries
 }
 
 # one FOLDER/NAME OUTCOME BUILD EXEC ARGUMENTS: a row of the table; status 1 if it is unexpected
@@ -86,6 +86,7 @@ one() {
 trim() { echo "$1" | sed 's/^ *//;s/ *$//'; }
 
 status=0 running=0
+# shellcheck disable=SC2034 # why
 while IFS='|' read -r folder outcome how options arguments why; do
     folder=$(trim "$folder") outcome=$(trim "$outcome")
     case $folder in '' | '#'*) continue ;; esac
