@@ -45,7 +45,7 @@ static const double BUDGET = 4e6, BACKWARD_BUDGET = 1e6, EMULATED_BUDGET = 4e5;
 const char *const ARRAYS_NAMES[] = {"torch", "numpy", "dlpack", NULL};
 const char *const JUDGE_DIRECTIONS[] = {"forward", "backward", "autograd", NULL};
 
-enum { KEPT = 64 }; /* failures in the report */
+enum { KEPT = 64 }; /* failures in the report, and the first of each kind */
 
 struct failure {
     int64_t number;
@@ -68,7 +68,7 @@ struct report {
     int64_t counts[JUDGED_COUNT], run, lost;
     double worst;
     bool invalid, busy, timed, peer_failed;
-    struct failure failures[KEPT];
+    struct failure failures[KEPT + JUDGED_COUNT];
     size_t failure_count;
     struct judgement last; /* of what is not a case */
     char isolation[160];
@@ -237,7 +237,8 @@ static void take(struct report *report, int64_t number, const struct judgement *
     report->run++;
     report->invalid = report->invalid || j->invalid;
     report->worst = fmax(report->worst, j->ratio);
-    if (j->judged != JUDGED_RIGHT && report->failure_count < KEPT) {
+    const bool kept = report->failure_count < KEPT || report->counts[j->judged] == 1;
+    if (j->judged != JUDGED_RIGHT && kept) {
         report->failures[report->failure_count++] = (struct failure){number, *j};
     }
 }
