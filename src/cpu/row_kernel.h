@@ -19,7 +19,7 @@ _Static_assert(ROW_KEYS <= 4, "one vsum4 for the keys of a block");
 
 enum {
     ROW_ROWS = 4,
-    WEIGH_KEYS = 16,    /* their rows of V stay in L1 while the columns are walked */
+    WEIGH_KEYS = 16,   /* their rows of V stay in L1 while the columns are walked */
     PREFETCH_KEYS = 16 /* ahead */
 };
 
