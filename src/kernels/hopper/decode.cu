@@ -16,8 +16,8 @@
  *                 (the steps are those of portable/mainloop.h)
  *     merge       over warps, CTAs and clusters, then the epilogue (cluster.h)
  *
- * Programmatic dependent launch: before pdl_wait the first keys are prefetched to L2, unless lengths
- * or offsets are in global memory: the kernel before may write them.
+ * Programmatic dependent launch: before pdl_wait the first keys are prefetched to L2, unless
+ * lengths or offsets are in global memory: the kernel before may write them.
  *
  * Shared memory map, dynamic, from the first multiple of 1024 on, in bytes:
  *     rings      WARPS x STAGES x 2 x KEYS x D x 2     a warp's K, then its V; merge: its (m, l, O)
