@@ -238,57 +238,52 @@ static void hide_drafts(const struct unit *u, int64_t first, const struct key_ra
     }
 }
 
-static void run_split(void *argument, int64_t index, int slot) {
-    const struct cpu_job *job = argument;
+static void compute_split(const struct unit *u, char *scratch) {
+    const struct cpu_job *job = u->job;
     const struct cpu_geometry *g = &job->plan->cpu;
-    struct unit u;
-    if (!find_unit(job, index, &u)) {
-        return;
-    }
-    char *scratch = job->workspace + (size_t)slot * g->slot_bytes;
-    char *partial = partial_of(&u, u.split);
-    float *m = floats(partial, u.at.m);
-    float *l = floats(partial, u.at.l);
-    float *o = floats(partial, u.at.o);
-    float *s = floats(scratch, u.at.s);
-    const int64_t first = u.split * g->block_kv;
-    int64_t count = u.sequence.kv_len - first;
+    char *partial = partial_of(u, u->split);
+    float *m = floats(partial, u->at.m);
+    float *l = floats(partial, u->at.l);
+    float *o = floats(partial, u->at.o);
+    float *s = floats(scratch, u->at.s);
+    const int64_t first = u->split * g->block_kv;
+    int64_t count = u->sequence.kv_len - first;
     count = count > g->block_kv ? g->block_kv : (count > 0 ? count : 0);
     struct key_range keys[CPU_MAX_ROW_ROWS];
-    const struct key_range all = see_keys(&u, first, count, keys);
-    for (int r = 0; r < u.rows; r++) {
+    const struct key_range all = see_keys(u, first, count, keys);
+    for (int r = 0; r < u->rows; r++) {
         m[r] = -INFINITY;
         l[r] = UNSEEN;
     }
     if (all.end <= all.begin) {
         return; /* O stays unwritten */
     }
-    memset(o, 0, (size_t)u.rows * (size_t)job->problem->head_dim_v * sizeof(float));
-    float *q = floats(scratch, u.at.q);
-    load_queries(&u, q);
+    memset(o, 0, (size_t)u->rows * (size_t)job->problem->head_dim_v * sizeof(float));
+    float *q = floats(scratch, u->at.q);
+    load_queries(u, q);
     const struct cpu_rows k =
-        cpu_k_rows(job, &u.sequence, u.batch, u.head_kv, first, (int)count, scratch + u.at.k);
+        cpu_k_rows(job, &u->sequence, u->batch, u->head_kv, first, (int)count, scratch + u->at.k);
     const struct cpu_rows v =
-        cpu_v_rows(job, &u.sequence, u.batch, u.head_kv, first, (int)count, scratch + u.at.v);
+        cpu_v_rows(job, &u->sequence, u->batch, u->head_kv, first, (int)count, scratch + u->at.v);
     const struct cpu_rows seen = slice(&k, (int)all.begin, (int)all.end);
-    score(&u, scratch, q, &seen, s + all.begin);
+    score(u, scratch, q, &seen, s + all.begin);
     if (cpu_needs_adjust(job->problem)) {
-        adjust_rows(&u, first, keys, s);
+        adjust_rows(u, first, keys, s);
     }
     if (job->problem->mask) {
-        hide_keys(&u, first, keys, s);
+        hide_keys(u, first, keys, s);
     }
     if (job->problem->draft) {
-        hide_drafts(&u, first, keys, s);
+        hide_drafts(u, first, keys, s);
     }
     const float factor = cpu_softmax_factor(job->problem);
-    for (int r = 0; r < u.rows; r++) {
+    for (int r = 0; r < u->rows; r++) {
         if (keys[r].end > keys[r].begin) {
-            l[r] = u.kernel->softmax(s + (ptrdiff_t)r * g->block_kv + keys[r].begin,
+            l[r] = u->kernel->softmax(s + (ptrdiff_t)r * g->block_kv + keys[r].begin,
                                      (int)(keys[r].end - keys[r].begin), factor, &m[r]);
         }
     }
-    weigh_rows(&u, scratch, keys, &v, s, o);
+    weigh_rows(u, scratch, keys, &v, s, o);
 }
 
 /* ---- all splits of one KV head --------------------------------------------------------------- */
@@ -306,11 +301,12 @@ static void combine_row(const struct unit *u, int r, float *max, float *sum) {
         nan = nan || isnan(m);
     }
     float *out = floats(partial_of(u, 0), u->at.o) + r * cols;
-    if (floats(partial_of(u, 0), u->at.l)[r] == UNSEEN) {
+    const float only = floats(partial_of(u, 0), u->at.l)[r];
+    if (only == UNSEEN) {
         memset(out, 0, (size_t)cols * sizeof(float));
     }
-    float total = 0.0F;
-    for (int64_t split = 0; split < g->chunks; split++) {
+    float total = g->chunks == 1 && only != UNSEEN ? only : 0.0F;
+    for (int64_t split = 0; split < g->chunks && g->chunks > 1; split++) {
         char *partial = partial_of(u, split);
         const float m = floats(partial, u->at.m)[r];
         const float l = floats(partial, u->at.l)[r];
@@ -329,30 +325,49 @@ static void combine_row(const struct unit *u, int r, float *max, float *sum) {
     *sum = nan ? NAN : total;
 }
 
-static void combine(void *argument, int64_t index, int slot) {
-    (void)slot;
-    const struct cpu_job *job = argument;
-    const attn_problem *p = job->problem;
-    struct unit u;
-    if (!find_unit(job, index * job->plan->cpu.chunks, &u)) {
-        return;
-    }
-    for (int r = 0; r < u.rows; r++) {
-        const int64_t i = row_query(&u, r);
-        const int64_t h = row_head(&u, r);
+static void end_unit(const struct unit *u) {
+    const attn_problem *p = u->job->problem;
+    for (int r = 0; r < u->rows; r++) {
+        const int64_t i = row_query(u, r);
+        const int64_t h = row_head(u, r);
         float max;
         float sum;
-        combine_row(&u, r, &max, &sum);
-        const float inverse = cpu_end_row(job, &u.sequence, u.batch, h, i, max, sum);
-        u.kernel->epilogue(floats(partial_of(&u, 0), u.at.o) + r * p->head_dim_v,
-                           (int)p->head_dim_v, inverse, p->dtype,
-                           cpu_o_row(job, &u.sequence, u.batch, h, i));
+        combine_row(u, r, &max, &sum);
+        const float inverse = cpu_end_row(u->job, &u->sequence, u->batch, h, i, max, sum);
+        u->kernel->epilogue(floats(partial_of(u, 0), u->at.o) + r * p->head_dim_v,
+                            (int)p->head_dim_v, inverse, p->dtype,
+                            cpu_o_row(u->job, &u->sequence, u->batch, h, i));
+    }
+}
+
+static void run_split(void *argument, int64_t index, int slot) {
+    const struct cpu_job *job = argument;
+    const struct cpu_geometry *g = &job->plan->cpu;
+    struct unit u;
+    if (!find_unit(job, index, &u)) {
+        return;
+    }
+    compute_split(&u, job->workspace + (size_t)slot * g->slot_bytes);
+    if (g->chunks == 1) {
+        end_unit(&u);
+    }
+}
+
+static void run_end(void *argument, int64_t index, int slot) {
+    (void)slot;
+    const struct cpu_job *job = argument;
+    struct unit u;
+    if (find_unit(job, index * job->plan->cpu.chunks, &u)) {
+        end_unit(&u);
     }
 }
 
 void cpu_row_forward(const struct cpu_job *job, struct pool *pool) {
     const int64_t heads = job->problem->batch * job->problem->heads_kv;
+    const int64_t splits = job->plan->cpu.chunks;
     void *argument = (void *)(uintptr_t)job;
-    pool_run(pool, heads * job->plan->cpu.chunks, run_split, argument);
-    pool_run(pool, heads, combine, argument);
+    pool_run(pool, heads * splits, run_split, argument);
+    if (splits > 1) {
+        pool_run(pool, heads, run_end, argument);
+    }
 }

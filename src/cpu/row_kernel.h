@@ -182,7 +182,7 @@ static void row_hide(float *s, const uint8_t *mask, int64_t col, int count) {
 static float row_softmax(float *s, int count, float factor, float *max) {
     const int whole = count / VL * VL;
     const int rest = count - whole;
-    vf highest = load_part(s + whole, rest, -INFINITY);
+    vf highest = rest > 0 ? load_part(s + whole, rest, -INFINITY) : vdup(-INFINITY);
     for (int j = 0; j < whole; j += VL) {
         highest = vmax(highest, vload(s + j));
     }
@@ -208,10 +208,13 @@ static float row_softmax(float *s, int count, float factor, float *max) {
         vstore(s + j, p);
         sum = vadd(sum, p);
     }
-    const vf d = vsub(load_part(s + whole, rest, -INFINITY), shift);
-    const vf p = exp2_product(d, unit, lowest);
-    store_part(s + whole, rest, p);
-    return vsum(vadd(sum, p));
+    if (rest > 0) {
+        const vf d = vsub(load_part(s + whole, rest, -INFINITY), shift);
+        const vf p = exp2_product(d, unit, lowest);
+        store_part(s + whole, rest, p);
+        sum = vadd(sum, p);
+    }
+    return vsum(sum);
 }
 
 /* `rows` x `vectors` of output over the keys [first, last). */
