@@ -255,7 +255,7 @@ float cpu_end_row(const struct cpu_job *job, const struct sequence *s, int64_t b
     const bool empty =
         max == -INFINITY && sum == 0.0F; /* a maximum may miss a NaN, a sum does not */
     float inverse = empty ? CPU_SAW_NOTHING : 1.0F / sum;
-    if (!p->sink && job->tensors->lse == NULL) { /* no logarithm: it costs what 200 FMAs do */
+    if (!p->sink && job->tensors->lse == NULL) { /* a logarithm costs as much as 200 FMAs */
         return inverse;
     }
     const double top = LN_2 * (double)cpu_softmax_factor(p) * (double)max;

@@ -146,7 +146,7 @@ OUT_OF_LINE void mask_bits(const uint8_t *mask, int64_t col, int count, uint32_t
     }
 }
 
-/* Into L2: prefetching into L1 was measured to hurt badly. */
+/* Into L2: prefetching into L1 was measured to be much slower. */
 INLINE void prefetch_row(const char *row, int bytes) {
     for (int b = 0; b < bytes; b += 64) {
         __builtin_prefetch(row + b, 0, 2);

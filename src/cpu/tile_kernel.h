@@ -22,7 +22,7 @@
 
 enum {
     MR = MV * VL,
-    ROWS_AHEAD = 4 /* prefetched while rows are packed: they lie apart, and are read once */
+    ROWS_AHEAD = 4 /* prefetched while rows are packed: rows lie apart and are read once */
 };
 
 #include "cpu/tile_options.h"
@@ -121,7 +121,7 @@ static void tile_pack_q(attn_dtype dtype, const void *const *rows, int count, in
     transpose(line, head_dim, count, head_dim, packed, MR);
 }
 
-/* VL numbers of a row, from column c on, into panels of NB columns that are `next` floats apart. */
+/* Stores VL numbers of a row, from column c on, to panels of NB columns, `next` floats apart. */
 INLINE void store_in_panels(vf x, int c, float *panels, ptrdiff_t next) {
     float *at = panels + c / NB * next + c % NB;
     if ((int)VL <= (int)NB) {
@@ -132,7 +132,7 @@ INLINE void store_in_panels(vf x, int c, float *panels, ptrdiff_t next) {
     }
 }
 
-/* VL rows of K, two panels or fewer, four columns at a time. */
+/* Packs VL rows of K, at most two panels, four columns at a time. */
 INLINE void pack_keys(const float *in, ptrdiff_t stride, int cols, float *panels) {
     const ptrdiff_t next = (ptrdiff_t)NB * cols;
     int c = 0;

@@ -8,7 +8,7 @@
 #     refuses "name" "part of the sentence" plan --batch x
 #     complains "name" 3 "part of the sentence" bench --device cuda
 #     not_run "name" "part of the sentence" profile --device cuda:9
-#     shows "name" 4 "text on stdout" sanitize --tool memcheck
+#     shows "name" 4 "text on stdout" sanitize --variant RE
 #     holds "name" test -e file; says "name" "text on stdout"; same "name" file file
 #     ok; bad "name" "why"; skipped word "why"
 #     finish

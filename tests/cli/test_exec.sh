@@ -187,5 +187,5 @@ holds "a bug in compressed PTX" grep -q 'error: race: ' stderr
 "$nvcc" -cudart shared -compress-mode=speed -gencode arch=compute_90,code=compute_90 \
     -o otherwise bugs.cu 2>/dev/null
 run exec ./otherwise race
-holds "PTX that is compressed otherwise is refused" grep -q 'compile it by attest nvcc' stderr
+holds "PTX that is compressed otherwise is refused" grep -q 'compile it with attest nvcc' stderr
 finish

@@ -131,7 +131,7 @@ refuses word "'nonsense' is none of" judge ./x.so --options nonsense
 refuses own "it is the library of this program" judge "$build/libattn.so"
 refuses nowhere "cannot open shared object" judge ./nowhere.so
 refuses direction "expected a function over PyTorch's tensors" judge ./x.so --direction autograd
-refuses forward-only "some of them are of forward only" judge ./x.so --direction backward --options paged
+refuses forward-only "some of them are for forward only" judge ./x.so --direction backward --options paged
 refuses time "cannot be timed" judge mine.py:f --direction autograd --python sh --time 1,2,64,32
 refuses variant "without --variant" judge ./x.ptx
 finish

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # test_parity.sh - proves `attest parity`: right kernels pass, each planted fault is found, exits
-# 1 and is described for what it is, forward and backward; a child that crashes, hangs or talks
-# nonsense is told with its case and costs its variant alone; a check that accepts everything is
+# 1 and is described for what it is, forward and backward; a child that crashes, hangs or answers
+# nonsense is reported with its case and fails only its variant; a check that accepts everything is
 # INVALID; without a GPU nothing is called a success.
 #
 # usage: test_parity.sh ATTEST, or SOURCE_DIR BUILD_DIR
@@ -133,7 +133,7 @@ notices growth "over keys: right with 256, wrong from 362 on (KV tiles of 256)" 
 notices beside "bytes beside O were written" --case 1
 notices input "an input was changed" --case 1
 notices late "launch 87 differs from launch 1 in 1 bytes" --cases 2 --launches 100
-says "late: the cases pass" "0 of 2 cases failed, 0 borderline, and 1 series of launches"
+says "late: the cases pass" "0 of 2 cases failed, 0 borderline; 1 series of launches differed"
 
 # Faults of backward are in dK; case 0 has 29 keys. Its forward is right.
 backward_notices() {
@@ -184,7 +184,7 @@ child_is_gone() {
     [ ! -d "/proc/$child" ] || grep -q '^State:[[:space:]]*Z' "/proc/$child/status"
 }
 
-# It is the child's that meets call 5, in case 3; the other variant goes on.
+# The fault is in call 5, in case 3 of the first child; the other variant passes.
 for fault in crash hang answer; do
     rm -f once
     FAULT_ONCE=$work/once

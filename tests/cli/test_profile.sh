@@ -12,8 +12,8 @@
 driver=$(dirname "$attest")/tests/libfake_driver.so
 unset ATTN_DRIVER FAKE_DRIVER_COMPUTE
 
-# The stand-in, found in $PATH, prints the figures in the files busy, tensor and idle for every variant that the pattern
-# names; the program is not run, since its problem is one for a GPU.
+# The stand-in, found in $PATH, prints the figures in the files busy, tensor and idle for every
+# variant that the pattern names; the program is not run, since its problem needs a GPU.
 mkdir bin fake
 cat >bin/ncu <<'SCRIPT'
 #!/bin/sh

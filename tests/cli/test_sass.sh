@@ -4,7 +4,7 @@
 # test_sass.sh - proves the opcodes that the gates of `attest inspect` rely on: compiles PTX that
 # holds a known number of one instruction for each architecture, and expects as many in the table.
 #
-# Two numbers for each, so that a count which is right by chance does not pass. Wants ptxas.
+# Two numbers for each, so that a count which is right by chance does not pass. Needs ptxas.
 #
 # usage: test_sass.sh ATTEST, or SOURCE_DIR BUILD_DIR
 . "$(dirname "$0")/cli.sh"

@@ -5,7 +5,7 @@
 #
 # NVIDIA's cuda-samples on the virtual GPU: builds each program of samples.txt from the checkout
 # SAMPLES by `attest nvcc` in the folder WORK, runs it by `attest exec`, and compares with the
-# outcome that samples.txt expects. Prints a table. Fails if an outcome is another one.
+# outcome that samples.txt expects. Prints a table. Fails if an outcome differs.
 #
 # It fetches nothing. SAMPLES is not changed. SECONDS_MOST (600) bounds each run, JOBS (1) is how
 # many run at once.

@@ -31,7 +31,7 @@ struct interval {
  * interval goes from one sample to another; a side that so few samples cannot bound is NaN. */
 struct interval stats_quantile(const double *sorted, size_t count, double q);
 
-/* The same with another probability of being beyond a side: `tail`. */
+/* The same, with `tail` as the largest probability that the quantile lies beyond a side. */
 struct interval stats_bounds(const double *sorted, size_t count, double q, double tail);
 
 #endif /* ATTEST_BASE_STATS_H */

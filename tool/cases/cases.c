@@ -85,7 +85,7 @@ void recipe_resample(struct recipe *recipe, size_t number) {
     recipe->seed += (uint64_t)number << 32;
 }
 
-/* "; mask -1,-1,1,40": strides, -1 where the library chooses. */
+/* "; mask -1,-1,1,40": name and strides, -1 where the library chooses the stride. */
 static void print_scores(const char *name, const attn_bias_strides *s, char text[160]) {
     const int64_t strides[4] = {s->batch, s->head, s->row, s->col};
     int used = snprintf(text, 160, "; %s", name);

@@ -37,7 +37,7 @@ bool is_poison(const unsigned char *bytes, size_t count);
  * The address is a multiple of alignment and, where that is below 16, not of 16 (if size > 0). */
 bool guarded_alloc(struct guarded *memory, size_t size, size_t alignment, bool at_end);
 bool guarded_intact(const struct guarded *memory); /* the bytes around data are still 0xFF */
-uint64_t guarded_hash(const struct guarded *memory, uint64_t before); /* of data, too */
+uint64_t guarded_hash(const struct guarded *memory, uint64_t before); /* continues `before` */
 void guarded_free(struct guarded *memory);
 
 /* ---- recipes and samples --------------------------------------------------------------------- */
@@ -145,8 +145,8 @@ void sample_free(struct sample *sample);
 /* The last part of sample_make: bias, mask, slopes and sink, where they are requested. */
 bool sample_make_extras(struct sample *sample, uint64_t *rng);
 
-/* A tensor of rows of `dim`, of as many heads as Q or (kv) K: its strides, with holes of up to
- * `gap` elements, and its elements, holes included. */
+/* A tensor with rows of `dim` elements and as many heads as Q or, with kv, K: its strides, with
+ * gaps of one to three times `gap` elements, and the elements that it spans, gaps included. */
 attn_strides strides_with_gaps(const attn_problem *problem, attn_layout layout, bool kv,
                                int64_t dim, int64_t gap);
 int64_t extent_with_gaps(const attn_problem *problem, const attn_strides *strides, bool kv,
@@ -235,7 +235,7 @@ bool view_has(const struct output_view *view, const attn_row *row);
 unsigned char *view_at(const struct output_view *view, const attn_row *row, int64_t col);
 float view_get(const struct output_view *view, const attn_row *row, int64_t col);
 
-/* Whether every byte of its memory that belongs to no element is still 0xFF. */
+/* Whether every byte of `memory` that belongs to no element of the view is still 0xFF. */
 bool view_intact(const struct output_view *view, const struct guarded *memory);
 
 /* ---- what is expected ------------------------------------------------------------------------ */

@@ -56,7 +56,7 @@ static void show_hidden(struct sample *s, uint64_t *rng) {
     sample_touch(s);
 }
 
-/* Of dO and dQ, or (kv) of dK and dV. */
+/* Strides of dO or dQ or, with kv, of dK or dV. */
 static attn_strides draw_strides(const struct sample *s, bool kv, int64_t dim, uint64_t *rng) {
     const attn_layout layout = rng_chance(rng, 50) ? ATTN_BHSD : ATTN_BSHD;
     return strides_with_gaps(&s->full, layout, kv, dim, s->recipe.granule * rng_range(rng, 0, 3));
@@ -64,7 +64,7 @@ static attn_strides draw_strides(const struct sample *s, bool kv, int64_t dim, u
 
 static void fill_d_o(struct gradients *g, const struct sample *s, const attn_strides *strides,
                      int64_t hidden, uint64_t *rng) {
-    struct output_view view = view_of_o(s); /* in which dO has the place of O */
+    struct output_view view = view_of_o(s); /* with dO instead of O */
     view.data = g->d_o.data;
     view.strides = (attn_bias_strides){strides->batch, strides->head, strides->row, 1};
     for (int64_t i = 0; i < view_rows(&view); i++) {

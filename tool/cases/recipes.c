@@ -360,7 +360,7 @@ void recipe_draw_within(struct recipe *recipe, uint64_t seed, const struct recip
     if (rng_chance(rng, 60)) {
         recipe->arrangement = (enum arrangement)rng_range(rng, 1, ARRANGE_COUNT - 1);
     }
-    if (decode) { /* fused it would have as many keys as rows */
+    if (decode) { /* a fused QKV has as many keys as query rows */
         unfuse(recipe);
     }
     if (kind == RECIPE_NO_KEYS || kind == RECIPE_NO_BATCH || kind == RECIPE_NO_QUERIES) {

@@ -87,7 +87,7 @@ int64_t sample_at_lse(const struct sample *sample, int64_t batch, int64_t head, 
     return offset(sample, &sample->full.lse, &sample->cu_q, batch, head, row);
 }
 
-/* Of K and V, in one batch entry or page. */
+/* Rows of K and V in one batch entry or page. */
 static int64_t rows_of_kv(const attn_problem *p) {
     return p->page_size > 0 ? p->page_size : p->packed ? p->total_kv : p->seq_kv;
 }
@@ -96,7 +96,7 @@ attn_strides strides_with_gaps(const attn_problem *p, attn_layout layout, bool k
                                int64_t gap) {
     const int64_t heads = kv ? p->heads_kv : p->heads_q;
     const int64_t there = kv ? rows_of_kv(p) : p->packed ? p->total_q : p->seq_q;
-    const int64_t rows = there > 0 ? there : 1; /* or heads of an output would overlap */
+    const int64_t rows = there > 0 ? there : 1; /* with 0, heads of an output would overlap */
     attn_strides s;
     if (layout == ATTN_BHSD) {
         s.row = dim + gap;

@@ -40,7 +40,7 @@ static bool find_runtime(void) {
     return setenv("LD_LIBRARY_PATH", paths, 1) == 0;
 }
 
-/* NVRTC of the toolkit, for our libnvrtc; it says so if there is none. */
+/* Names the toolkit's NVRTC to our libnvrtc, which reports a missing one. */
 static void find_nvrtc(void) {
     char nvcc[PATH_MAX], path[PATH_MAX + 32];
     attn_error why;
@@ -80,7 +80,7 @@ int verb_exec(int argc, char **argv) {
                  "run only the first N launches of each kernel; results may be wrong [all]"),
         arg_text("--repeats", &values[8], "HOW",
                  "a launch with the arguments and the memory of an earlier one: reuse its result, "
-                 "or run [reuse]"),
+                 "or run it [reuse]"),
         arg_text("--report", &values[3], "FILE", "text, or by its name .json or .sarif [stderr]"),
         arg_text("--threads", &values[4], "N", "CPU threads [what the machine has]"),
         arg_text("--ctas", &values[6], "K",
@@ -113,7 +113,7 @@ int verb_exec(int argc, char **argv) {
         return complain("exec: no program given");
     }
     if (is_static(program)) {
-        return complain("exec: %s is linked with the static CUDA runtime; compile it by attest "
+        return complain("exec: %s is linked with the static CUDA runtime; compile it with attest "
                         "nvcc, or with nvcc -cudart shared",
                         program);
     }
@@ -155,7 +155,8 @@ static int words_of_cudart(const char *word) {
     return strcmp(name, "cudart") == 0 ? 2 : strncmp(name, "cudart=", 7) == 0;
 }
 
-/* Separate compilation, or objects of it: nvlink needs machine code, too. */
+/* Whether the word asks for separate compilation or is an object or archive: nvlink needs machine
+ * code as well as PTX. */
 static bool is_separate(const char *word) {
     static const char *const OPTIONS_OF_NVCC[] = {"dc", "device-c", "rdc=true",
                                                   "relocatable-device-code=true"};

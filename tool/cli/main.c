@@ -32,7 +32,7 @@ static const struct verb VERBS[] = {
     {"inspect", "what is inside the compiled kernels, against their budgets", verb_inspect},
     {"sanitize", "run the kernels under compute-sanitizer", verb_sanitize},
     {"run", "six stages over every kernel, and one evidence pack", verb_run},
-    {"profile", "what Nsight Compute sees of the kernels while they run", verb_profile},
+    {"profile", "Nsight Compute counters of every kernel", verb_profile},
     {"verify", "check an evidence pack against the raw observations in it", verb_verify},
     {"merge", "merge packs, each with a part of one plan, into one pack", verb_merge},
     {"compare", "two evidence packs, or a pack against the best so far", verb_compare},

@@ -83,8 +83,8 @@ static bool succeeded(const struct nvml *nvml, int error, const char *call, attn
     return explain(why, "%s: NVML error %d, %s", call, error, text != NULL ? text : "no text");
 }
 
-/* By its address on the bus, since the two libraries may count GPUs in another order. A driver
- * without buses, such as the virtual one, has no such GPU. */
+/* By the PCI address, since CUDA and NVML may number GPUs differently. NVML has no GPU at the
+ * address of the virtual one. */
 static bool find_device(struct nvml *nvml, const attn_context *context, const char *device,
                         attn_error *why) {
     int (*get)(int *handle, int ordinal) = NULL;
@@ -99,7 +99,7 @@ static bool find_device(struct nvml *nvml, const attn_context *context, const ch
     memcpy(&get, &found[0], sizeof get);
     memcpy(&bus_of, &found[1], sizeof bus_of);
     if (get(&handle, driver_ordinal(device)) != 0 || bus_of(bus, sizeof bus, handle) != 0) {
-        return explain(why, "the driver does not say where %s is", device);
+        return explain(why, "the driver reports no PCI address of %s", device);
     }
     return succeeded(nvml, nvml->functions.by_bus(bus, &nvml->device),
                      "nvmlDeviceGetHandleByPciBusId", why);

@@ -5,7 +5,7 @@
  * A sample's blocks are copied with their bands, each to pages of its own, with pages of 0xFF bytes
  * between them. The file is sealed: a candidate cannot shrink it while the judge uses it.
  *
- * Invariant: arena_release finds every byte near the blocks that a candidate changed.
+ * Invariant: arena_release finds every byte that a candidate changed between the blocks.
  */
 #include <stdint.h>
 #include <string.h>

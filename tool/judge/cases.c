@@ -62,14 +62,14 @@ void use_numbers(struct sample *s, uint64_t seed) {
 
 enum changed { CHANGED_K, CHANGED_V, CHANGED_D_O };
 
-/* One row of the first head: where it is. */
+/* Where one row of the first head begins, and its bytes. */
 static unsigned char *row_at(const struct sample *s, enum changed which, int64_t row,
                              size_t *bytes) {
     attn_problem p = {.size = sizeof p};
     const void *base = which == CHANGED_K ? s->tensors.k : s->tensors.v;
     int64_t at = which == CHANGED_K ? sample_at_k(s, 0, 0, row) : sample_at_v(s, 0, 0, row);
     if (which == CHANGED_D_O) {
-        attn_problem_resolve(&s->gradients->problem, &p, NULL); /* as it did when it was made */
+        attn_problem_resolve(&s->gradients->problem, &p, NULL); /* succeeded in sample_make */
         base = s->gradients->d_o.data;
         at = row * p.d_o.row;
     }
@@ -84,7 +84,7 @@ static void negate(unsigned char *row, size_t bytes, size_t element) {
     }
 }
 
-/* Changes a few numbers, so that a sum of the inputs, or of most of them, stays as it is. */
+/* Changes a few numbers, so that sums over all inputs, or over most of them, do not change. */
 static void change_little(struct sample *s, uint64_t seed) {
     uint64_t state = seed ^ 0x11771E, *rng = &state;
     size_t bytes = 0;
@@ -165,7 +165,7 @@ static enum run_result call(struct visitor *v, struct sample *s, struct placed *
     return damage != NULL ? trouble(v, JUDGED_STRAY, damage, why) : RUN_DONE;
 }
 
-/* Whether an output begins as it did before the call. */
+/* Whether the first bytes of an output were not written. */
 static bool is_untouched(const struct sample *s) {
     const struct guarded *outputs[RUN_OUTPUTS];
     const int count = run_outputs(s, outputs);
@@ -179,7 +179,7 @@ static bool is_untouched(const struct sample *s) {
     return false;
 }
 
-/* A call at a place of its own, which is then looked at again and given back. */
+/* A call with its own place in the arena, which is checked again later and then released. */
 static enum run_result call_at(struct visitor *v, struct sample *s, unsigned turn, bool aside,
                                attn_error *why) {
     struct door *door = &v->judge->door;
@@ -201,7 +201,7 @@ static enum run_result call_at(struct visitor *v, struct sample *s, unsigned tur
     return result;
 }
 
-/* The third call. */
+/* The third call. The outputs of the second stay in the sample. */
 static enum run_result repeat(struct visitor *v, struct sample *s, unsigned turn, attn_error *why) {
     const struct guarded *outputs[RUN_OUTPUTS];
     const int count = run_outputs(s, outputs);
@@ -220,14 +220,15 @@ static enum run_result repeat(struct visitor *v, struct sample *s, unsigned turn
     for (int i = 0; i < count; i++) {
         if (kept[i] != NULL && outputs[i]->size > 0) {
             v->changed = v->changed || memcmp(kept[i], outputs[i]->data, outputs[i]->size) != 0;
-            memcpy(outputs[i]->data, kept[i], outputs[i]->size); /* of the call that counts */
+            memcpy(outputs[i]->data, kept[i], outputs[i]->size);
         }
         free(kept[i]);
     }
     return result;
 }
 
-/* Numbers in the place of NaN, only the gradients that it claims, and what forward left. */
+/* Replaces NaN by numbers and drops gradients, unless they are claimed; computes O and the LSE for
+ * backward. */
 static bool prepare(const struct visitor *v, struct sample *s, attn_error *why) {
     const struct claims *claims = &v->judge->claims;
     if (v->plain || !claims_have(claims, "nan")) {
@@ -270,7 +271,7 @@ static void draw(const struct outsider *self, struct parity_case *made, uint64_t
 /* ---- the case -------------------------------------------------------------------------------- */
 
 bool judge_open(struct judge *judge, attn_error *why) {
-    /* First the oracle: a candidate can write the file that it loads. */
+    /* The oracle loads its file first, since a candidate can rewrite it. */
     if (judge->subject->kind == SUBJECT_MODEL && !judge->oracle_opened) {
         judge->oracle_opened = true;
         if (!door_open(&judge->oracle, judge->subject, &judge->limits, "oracle", why)) {
@@ -298,7 +299,8 @@ void judge_end(struct judge *judge) {
     cage_end();
 }
 
-/* Rounding errors of another size than the twin's; what attn_judge calls borderline in fp32. */
+/* Within a small factor of the pass rule: rounding errors, not another result. In fp32 attn_judge
+ * calls this borderline. */
 static bool is_near(const struct case_result *result) {
     const attn_statistics *s = &result->statistics;
     return s->nans == 0 && s->max_error <= 4 * s->max_allowed &&

@@ -61,7 +61,7 @@ enum { WORD_COUNT = sizeof WORDS / sizeof *WORDS };
 
 enum { KINDS_EVERY = 16, LARGE_AT = 9, DECODE_AT = 3, FUTURE_AT = 6, DIM_STEP = 8, DIM_MOST = 128 };
 
-/* Beyond it, equal scores must be equal to the last bit. In backward P comes from an fp32 LSE. */
+/* A larger scale amplifies the rounding of q.k. In backward P is computed from an fp32 LSE. */
 static const float MOST_SCALE = 100.0F;
 
 /* ---- words ----------------------------------------------------------------------------------- */

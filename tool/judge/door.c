@@ -222,13 +222,13 @@ static void options_json(struct json *json, const attn_problem *p, bool scale,
     json_close(json);
 }
 
-/* dO and the outputs. */
+/* The places of dO and of the gradients. */
 static void gradients_json(struct json *json, const struct gradients *g, const attn_tensors *t) {
     static const char *const keys[GRADIENTS] = {"dq",     "dk",     "dv",
                                                 "d_bias", "d_sink", "d_alibi_slopes"};
     attn_problem p = {.size = sizeof p};
     attn_tensors tensors = *t;
-    attn_problem_resolve(&g->problem, &p, NULL); /* as it did when they were made */
+    attn_problem_resolve(&g->problem, &p, NULL); /* succeeded when they were made */
     rows_json(json, "d_o", t->d_o, DTYPE_NAMES[p.dtype], &p, p.heads_q, p.seq_q, p.head_dim_v,
               &p.d_o);
     for (int i = 0; i < GRADIENTS; i++) {

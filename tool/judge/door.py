@@ -33,7 +33,7 @@ ATTENTION = FUSED + tuple(name + "_backward" for name in FUSED + KERNELS) + tupl
     name + "_forward" for name in KERNELS) + (
         "scaled_dot_product_attention", "_scaled_dot_product_attention_math",
         "_native_multi_head_attention", "_transformer_encoder_layer_fwd")
-# The leaf of each gradient.
+# The input that each gradient belongs to.
 LEAVES = {"dq": "q", "dk": "k", "dv": "v", "d_bias": "bias", "d_sink": "sink",
           "d_alibi_slopes": "alibi_slopes"}
 
@@ -101,7 +101,7 @@ class Torch:
 
     @contextlib.contextmanager
     def aside(self):
-        """Of a thread that has just begun, which has the default stream and gradients."""
+        """For a new thread, which begins with the default stream and with gradients enabled."""
         cuda = self.torch.cuda
         stream = cuda.stream(cuda.Stream()) if cuda.is_initialized() else contextlib.nullcontext()
         with self.torch.no_grad(), stream:

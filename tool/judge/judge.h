@@ -52,7 +52,7 @@ enum subject_kind {
 enum arrays { ARRAYS_TORCH, ARRAYS_NUMPY, ARRAYS_DLPACK };
 extern const char *const ARRAYS_NAMES[]; /* ends with NULL */
 
-/* AUTOGRAD: backward of a function that is called as forward, by PyTorch's autograd. */
+/* AUTOGRAD: the gradients that PyTorch's autograd derives from a forward function. */
 enum judge_direction { JUDGE_FORWARD, JUDGE_BACKWARD, JUDGE_AUTOGRAD };
 extern const char *const JUDGE_DIRECTIONS[]; /* ends with NULL */
 
@@ -120,7 +120,7 @@ void arena_fill(const struct arena *arena, const struct sample *sample,
                 const struct placed *placed);
 /* Into the sample, bands and inputs, too: sample_damage then speaks of what the candidate did. */
 void arena_fetch(const struct arena *arena, struct sample *sample, const struct placed *placed);
-/* Whether the outputs are others now than they are in the sample. */
+/* Whether the outputs in the arena differ from those in the sample. */
 bool arena_differs(const struct arena *arena, const struct sample *sample,
                    const struct placed *placed);
 /* Whether bytes between the blocks were written. Gives the memory back. */
@@ -218,7 +218,7 @@ const char *door_last_words(const struct door *door, char *buffer, size_t size);
 enum judged {
     JUDGED_RIGHT,
     JUDGED_WRONG,
-    JUDGED_IMPRECISE, /* not within the pass rule, but near it */
+    JUDGED_IMPRECISE, /* not within the pass rule, but within a small factor of it */
     JUDGED_LEAK,      /* right once unused keys are numbers */
     JUDGED_CHANGING,  /* other bits for the same inputs */
     JUDGED_STRAY,     /* an input or memory beside the outputs was written */
@@ -249,7 +249,7 @@ struct judgement {
     bool lost;    /* its process has ended */
 };
 
-/* NaN in inputs and between their rows becomes large numbers. */
+/* Replaces NaN in inputs and between their rows by large numbers. */
 void use_numbers(struct sample *sample, uint64_t seed);
 
 bool judge_open(struct judge *judge, attn_error *why);

@@ -160,7 +160,7 @@ static uintptr_t in_arena(const void *self, uintptr_t offset) {
     return (uintptr_t)((const struct serving *)self)->arena + offset;
 }
 
-/* Another call of the same plan: Q is 0, and what it writes is not looked at. */
+/* A concurrent call of the same plan. Its Q is 0, and its outputs are ignored. */
 struct neighbour {
     struct serving *serving;
     const struct library_call *call;
@@ -207,7 +207,7 @@ static void *call_often(void *neighbour) {
     return NULL;
 }
 
-/* Aside: while another thread calls the same plan, as attn.h permits. */
+/* Aside: while another thread calls the same plan, which attn.h permits. */
 static attn_status call_library(struct serving *s, const struct library_call *call,
                                 attn_error *why) {
     struct neighbour neighbour = {.serving = s, .call = call};

@@ -58,7 +58,7 @@ static bool o_is_right(const struct lane *lane, const struct sample *s, uint64_t
     return wrong == NULL;
 }
 
-/* Likewise of a gradient; of dK and dV, rows of one head: each needs all queries of its group. */
+/* Likewise for a gradient. Rows of dK and dV are of one head: each needs its group's queries. */
 static bool gradient_is_right(const struct lane *lane, const struct gradients *g,
                               attn_gradient which, uint64_t seed, size_t count,
                               attn_comparison *comparison, attn_error *why) {
@@ -76,7 +76,7 @@ static bool gradient_is_right(const struct lane *lane, const struct gradients *g
     return good && comparison->pass;
 }
 
-/* Every element is a number, and `ROWS` rows are right: of O, or of each gradient. */
+/* Whether no element is NaN and `ROWS` rows are right: of O, or of dQ, dK and dV. */
 static bool is_right(const struct lane *lane, const struct sample *s, attn_error *why) {
     const struct gradients *g = s->gradients;
     const uint64_t seed = s->recipe.seed ^ lane->judge->seed;

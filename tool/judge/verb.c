@@ -37,15 +37,15 @@ enum {
     MOST_MEMORY = 1 << 20,
     TEXT = 4096
 };
-/* Operations of the reference for a problem: some ten milliseconds; what the virtual GPU does in
- * seconds. */
+/* Operations of a problem: about ten milliseconds of the reference; for EMULATED_BUDGET, seconds of
+ * the virtual GPU. */
 static const double BUDGET = 4e6, BACKWARD_BUDGET = 1e6, EMULATED_BUDGET = 4e5;
 #define JUDGE_SCHEMA "attest-judge/1"
 
 const char *const ARRAYS_NAMES[] = {"torch", "numpy", "dlpack", NULL};
 const char *const JUDGE_DIRECTIONS[] = {"forward", "backward", "autograd", NULL};
 
-enum { KEPT = 64 }; /* failures in the report, and the first of each kind */
+enum { KEPT = 64 }; /* failures in the report; the first of each kind is always kept, too */
 
 struct failure {
     int64_t number;
@@ -124,7 +124,7 @@ static bool check_image(struct request *r, attn_error *why) {
         return false;
     }
     if (variant.direction != ATTN_FORWARD) {
-        return explain(why, "--variant %.100s, expected one of forward", s->variant);
+        return explain(why, "--variant %.100s, expected a forward variant", s->variant);
     }
     claims->dtypes = variant.dtypes & 7U;
     claims->budget = EMULATED_BUDGET;
@@ -171,7 +171,7 @@ static bool check_direction(struct request *r, attn_error *why) {
     }
     claims->budget = BACKWARD_BUDGET;
     return (claims->options & FORWARD_OPTIONS) == 0 ||
-           explain(why, "--options %.200s: some of them are of forward only", r->options);
+           explain(why, "--options %.200s: some of them are for forward only", r->options);
 }
 
 static bool check_claims(struct request *r, attn_error *why) {
@@ -198,7 +198,7 @@ static bool check_time(struct request *r, attn_error *why) {
     if (r->subject.kind == SUBJECT_MODEL || r->subject.kind == SUBJECT_IMAGE ||
         r->subject.direction == JUDGE_AUTOGRAD) {
         return explain(why,
-                       "--time: %.100s cannot be timed, expected a function or a library, of "
+                       "--time: %.100s cannot be timed, expected a function or a library, "
                        "forward or backward",
                        r->subject.text);
     }

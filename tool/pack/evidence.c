@@ -166,7 +166,7 @@ static void add_row(const struct work *work, const struct json_value *row, struc
     } else if (out->subjects == 0) {
         judge(&out->judgement, GATE_NOT_RUN, "no variant was asked for");
     }
-    if (json_int_at(row, "one_case", 0) < 0) { /* a single one need not have controls */
+    if (json_int_at(row, "one_case", 0) < 0) { /* a single case need not have controls */
         judge_counts(&counts, &out->judgement);
     }
     json_text(json, "stage", STAGE_NAMES[out->stage]);

@@ -169,7 +169,7 @@ static void judge_launches(const struct json_value *row, const struct json_value
     }
 }
 
-/* Of a variant without tensor cores nothing is expected of them. */
+/* Only a variant that uses tensor cores must keep the tensor pipe busy. */
 static void judge_tensor_pipe(const struct json_value *unit, struct judgement *judgement) {
     static const struct rule BUSY[MOST_RULES] = {{"tensor_pipe_percent", ABOVE, 0}};
     if (!(value_of(unit, "tensor_cores") <= 0)) {

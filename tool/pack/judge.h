@@ -54,7 +54,8 @@ void timings_json(struct json *json, const struct json_value *unit);
 char *judge_artifact(const struct pack *pack, const struct json_value *name, size_t *bytes,
                      struct judgement *judgement);
 
-/* One of them: with this number, impostors refused, no damage, accepted by attn_judge. */
+/* One case: it has this number, negative controls were refused, nothing was damaged, and attn_judge
+ * accepts it. */
 void judge_one_case(const struct json_value *one, int64_t number, struct judgement *judgement);
 
 /* As many as planned, numbered as planned. */

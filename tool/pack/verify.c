@@ -140,7 +140,7 @@ int verb_verify(int argc, char **argv) {
     bool as_json = false, current = false;
     const char *path = NULL;
     struct arg args[] = {
-        arg_flag("--current", &current, "STALE, unless it is of this library"),
+        arg_flag("--current", &current, "STALE, unless the pack is of this library"),
         arg_flag("--json", &as_json, "the same as JSON"),
     };
     struct arg positional = arg_text("PACK", &path, "PACK", "");

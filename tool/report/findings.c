@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * findings.c - see report.h: everything that is not PASS although it was to run, and on the page
- * the words of the log.
+ * findings.c - see report.h: every planned slot that ran and is not PASS; in HTML with an excerpt
+ * of its log.
  *
  * Invariant: a slot that is FAIL, INVALID or STALE is in it, or counted below it. What did not run
  * is in the table of stages, with its reason.

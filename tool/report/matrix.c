@@ -35,7 +35,7 @@ static const struct claim {
                "a sleep of known length was read right.",
                "tool/device/timing.c timer_run", "tool/pack/timing.c judge_timings",
                "attest bench --device %s"},
-    [PROFILE] = {"The chip is busy: its counters say so, and the tensor cores work.",
+    [PROFILE] = {"The GPU's counters show busy SMs, and a busy tensor pipe in kernels that use it.",
                  "tool/stages/profile/ncu_run.c ncu_report_read", "tool/pack/judge.c judge_values",
                  "attest profile --device %s"},
 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * peers.c - see report.h: ours beside the peers. An artifact that the peers runner wrote
- * (python/peers.py --json, schema attn-peers/1) holds our times and those of others on the same
- * problems, taken in turn.
+ * peers.c - see report.h: libattn beside the peers. An artifact that the peers runner wrote
+ * (python/peers.py --json, schema attn-peers/1) holds times of both on the same problems, measured
+ * alternately.
  *
  * Invariant: every figure is worked out from the raw samples in the file, which a bench that is
  * PASS names. None of it is part of a verdict, and the page says so. A row that the runner calls
@@ -148,8 +148,8 @@ static void put_rows(const struct json_value *rows, struct doc *doc) {
     size_t left_out = 0;
     doc_section(doc, "peers", "Beside the peers");
     doc_text(doc, "lead",
-             "Taken in turn on the same problem by the peers runner: not part of the verdict. "
-             "\xc3\x97 is their time over ours, the median over rounds: above 1 ours is faster.");
+             "The peers runner measured both alternately, on the same problem. That is not part of "
+             "the verdict. \xc3\x97 is the peer's time over libattn's, the median over rounds.");
     doc_table(doc, DOC_SHOWN, "Beside the peers",
               "Medians of a call, and the ratio with its 95 % interval",
               "_Problem|`Variant|Mode|#libattn|Peer|#Peer's|#Peer over ours");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * plots.c - see report.h: throughput over the sequence length. A plot is one device, dtype, head
- * dimension, direction and kind of mask. Its lines are the fastest of ours for each length, and the
+ * dimension, direction and kind of mask. Its lines are the fastest timing of each length and the
  * roofline of the same problem.
  *
  * Invariant: all points of a plot were measured in the same mode and state of the cache, which its
@@ -23,7 +23,7 @@ struct curve {
     size_t count;
 };
 
-/* Warm, and without what a launch costs where a graph saves that. */
+/* With a warm cache; on GPUs as a graph, which saves the cost of launches. */
 static bool is_plotted(const struct report_timing *t) {
     return strcmp(t->cache, "warm") == 0 &&
            strcmp(t->mode, names_gpu(t->device) ? "graph" : "eager") == 0;

@@ -71,8 +71,8 @@ static const struct {
     {"NVIDIA L4", 121e12, 0.3e12},
 };
 
-/* The roofline of a GPU: by its own peaks where it is known, else by what no GPU does; NaN on other
- * devices. hardware may be NULL. */
+/* The least seconds of forward by the roofline of a GPU: by its own peaks if it is known, else by
+ * peaks that no GPU reaches. NaN on other devices. hardware may be NULL. */
 static double roofline(const char *device, const char *hardware, const attn_problem *problem) {
     if (strncmp(device, "cuda", 4) != 0) {
         return NAN;

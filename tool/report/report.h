@@ -29,7 +29,7 @@ struct report_slot {
     const struct json_value *timings; /* the statistics, of a bench that is PASS */
 };
 
-/* A time of a problem, of a bench that is PASS. */
+/* A timing of a problem, of a bench that is PASS. */
 struct report_timing {
     const char *device, *variant;
     const char *text, *mode, *cache; /* text: the problem */
@@ -37,7 +37,7 @@ struct report_timing {
     bool backward;
     struct interval p50, p90, p99; /* seconds */
     double tflops;
-    double floor;                 /* seconds below which it cannot be; NaN: not known */
+    double floor;                 /* seconds, by the roofline; NaN: not known */
     const struct json_value *raw; /* with its samples, of the unit */
 };
 

@@ -46,8 +46,8 @@ static double y_of(const struct drawing *d, double y) {
     return BOTTOM - (BOTTOM - TOP) * (y / d->top);
 }
 
-/* Room around the points, and a power of two on the axis; without a point, anything that can be
- * drawn. Returns how many have no place. */
+/* Leaves room around the points and has a power of two on the x axis. Without points, any range is
+ * drawn. Returns how many points have no place. */
 static size_t fit_axes(const struct svg_plot *plot, struct drawing *d) {
     size_t unplaced = 0;
     double least = INFINITY, most = 0, top = 0;
@@ -70,7 +70,7 @@ static size_t fit_axes(const struct svg_plot *plot, struct drawing *d) {
     return unplaced;
 }
 
-/* 512, 16k (of 1024), 0.25: as short as it can be said. */
+/* 512, 16k (k: `kilo`, 1024 or 1000), 0.25. */
 static const char *tick_text(double value, double kilo, char text[TICK_TEXT]) {
     static const char *const UNITS[] = {"", "k", "M", "G", "T"};
     int unit = 0;
@@ -81,7 +81,7 @@ static const char *tick_text(double value, double kilo, char text[TICK_TEXT]) {
     return text;
 }
 
-/* Powers of two, so many at most. */
+/* Powers of two, X_TICKS at most. */
 static void put_x_ticks(const struct drawing *d) {
     const int first = (int)ceil(log2(d->first)), last = (int)floor(log2(d->last));
     for (int power = first; power <= last; power += 1 + (last - first) / X_TICKS) {

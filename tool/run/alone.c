@@ -46,7 +46,7 @@ static int remove_one(const char *path, const struct stat *info, int type, struc
     return remove(path);
 }
 
-/* Where it will be: in a folder that is new. */
+/* The folder of the pack, which must be new. */
 static bool choose_folder(struct alone *a, char folder[TEMPORARY_SIZE], attn_error *why) {
     const time_t now = time(NULL);
     struct tm utc;
@@ -164,7 +164,7 @@ static int print(struct alone *a, const struct alone_view *view) {
 
 /* ---- the run --------------------------------------------------------------------------------- */
 
-/* Whether there is something to do; else *status, and it was said. */
+/* Whether there is something to run; if not, says why and sets *status. */
 static bool check_plan(const struct alone *a, const struct json_value *plan, int *status) {
     const struct json_value *row = json_item(json_at(plan, "rows"), 0);
     const char *absent = json_text_at(row, "absent"), *code = json_text_at(row, "code");
@@ -182,7 +182,7 @@ static bool check_plan(const struct alone *a, const struct json_value *plan, int
     return false;
 }
 
-/* The plan, for free(); NULL: *status, and it was said why. */
+/* The plan, for free(). NULL: it has said why and set *status. */
 static char *make_plan(struct alone *a, int *status) {
     attn_error why = {""};
     const char *device = a->device, *driver = a->driver;
@@ -235,7 +235,7 @@ static void sanitize_head(const struct alone *a) {
     printf("%-44s %7s  verdict\n", "variant", "s");
 }
 
-/* Where it is no PASS the logs are what one wants to read. */
+/* Names the logs, unless the variant is PASS. */
 static void sanitize_line(struct alone *a, const struct alone_slot *slot) {
     const struct json_value *logs = json_at(slot->unit, "logs");
     const bool pass = slot->reason[0] == '\0';
@@ -283,14 +283,15 @@ int verb_sanitize(int argc, char **argv) {
         .verb = "sanitize",
         .summary = "every kernel under compute-sanitizer, and a planted fault for each tool",
         .synopsis = "[options]",
-        .notes = "This is attest run --stage sanitize on one GPU. compute-sanitizer is that in "
-                 "$PATH, or else in\n/usr/local/cuda/bin. One tool alone, and no verdict: "
-                 "compute-sanitizer --tool racecheck attest\nsanitize --target --variant RE\n"
+        .notes = "This is attest run --stage sanitize on one GPU. compute-sanitizer is taken "
+                 "from $PATH, else from\n/usr/local/cuda/bin. To run one tool alone, without a "
+                 "verdict:\ncompute-sanitizer --tool racecheck attest sanitize --target --variant "
+                 "RE\n"
                  "Exit code\n"
                  "  0 PASS     every tool found its planted fault, and nothing else\n"
                  "  1 FAIL     a tool found something in a kernel of ours\n"
                  "  3 NOT RUN  no such device, no compute-sanitizer, no planted faults\n"
-                 "  4 INVALID  a tool missed its planted fault, or its log proves nothing\n",
+                 "  4 INVALID  a tool missed its planted fault, or its log is incomplete\n",
         .examples = "  attest sanitize\n"
                     "  attest sanitize --variant 'wmma.*bf16' --out pack\n",
         ARG_GROUPS(groups),
@@ -365,14 +366,14 @@ int verb_profile(int argc, char **argv) {
     const struct arg_group groups[] = {ARG_GROUP("options", args), ARG_GROUP("more", more)};
     const struct command command = {
         .verb = "profile",
-        .summary = "what Nsight Compute sees of the kernels while they run",
+        .summary = "Nsight Compute counters of every kernel",
         .synopsis = "[options]",
         .notes = "This is attest run --stage profile on one GPU, of every variant. Each is "
                  "launched once, on 16384\ntokens of 2048 features in sequences of 2048. PASS: its "
-                 "SMs are busy for at least 70 % of the\ntime, and its tensor pipe works. The same "
-                 "run must see that a kernel in which one thread sleeps\nis idle, else INVALID. "
-                 "Clocks are left as they are. ncu is that in $PATH, or else in\n"
-                 "/usr/local/cuda/bin.\n",
+                 "SMs are busy for at least 70 % of the\ntime and, if it uses tensor cores, so is "
+                 "the tensor pipe at some time. The same run must see\nthat a kernel in which one "
+                 "thread sleeps is idle, else INVALID. Clocks are not changed. ncu is\ntaken from "
+                 "$PATH, else from /usr/local/cuda/bin.\n",
         .examples = "  attest profile --variant hopper\n"
                     "  attest profile --json > profile.json\n",
         ARG_GROUPS(groups),

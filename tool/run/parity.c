@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * parity.c - `attest parity`: the stage alone, with as many cases and launches as asked for, and
- * what it saw: a line for each variant, and the first failures of each with the command that
- * repeats them.
+ * parity.c - `attest parity`: the stage alone, with the requested number of cases and launches. It
+ * prints a line for each variant, and its first failures with the commands that repeat them.
  */
 #include <math.h>
 #include <stdio.h>
@@ -63,7 +62,7 @@ static void add_to_total(const struct figures *f) {
 
 /* ---- failures -------------------------------------------------------------------------------- */
 
-/* The command that repeats a case; number < 0: the variant. */
+/* The command that repeats a case or, with number < 0, all of the variant. */
 static const char *repeat_text(const struct alone *a, const char *variant, int64_t number,
                                char *buffer, size_t size) {
     const bool ptx = a->stage.code != NULL && strcmp(a->stage.code, "ptx") == 0;
@@ -95,7 +94,7 @@ struct failure {
     const char *reason, *recipe, *anatomy;
 };
 
-/* json NULL: as text. */
+/* As text if json is NULL. */
 static void tell(const struct alone *a, const char *variant, const struct failure *f,
                  struct json *json) {
     char command[700];
@@ -120,7 +119,7 @@ static void tell(const struct alone *a, const char *variant, const struct failur
     printf("      repeat: %s\n", command);
 }
 
-/* What differed in the launches, a line each. */
+/* One line for each series of launches in which an output differed. Returns their number. */
 static int tell_launches(const struct alone *a, const struct alone_slot *slot, struct json *json) {
     const struct json_value *list = json_at(slot->unit, "artifacts");
     const char *name = json_count_of(list) > 0 ? json_text_of(json_item(list, 0)) : NULL;
@@ -160,7 +159,7 @@ static void tell_failures(const struct alone *a, const struct alone_slot *slot, 
         count++;
     }
     if (json == NULL && count > SHOWN_FAILURES) {
-        printf("    and %d failures more\n", count - SHOWN_FAILURES);
+        printf("    and %d more failures\n", count - SHOWN_FAILURES);
     }
     count += tell_launches(a, slot, json);
     if (count == 0 && slot->reason[0] != '\0') { /* it broke off, or a control failed */
@@ -208,8 +207,8 @@ static void put_json(struct alone *a, const struct alone_slot *slot, struct json
 }
 
 static void end(const struct alone *a) {
-    printf("%lld of %lld cases failed, %lld borderline, and %lld series of launches; %lld negative "
-           "controls refused, %lld launches bitwise equal; %zu variants\n",
+    printf("%lld of %lld cases failed, %lld borderline; %lld series of launches differed; %lld "
+           "negative controls refused, %lld launches bitwise equal; %zu variants\n",
            (long long)total.failed, (long long)total.cases, (long long)total.borderline,
            (long long)total.launches_failed, (long long)total.controls, (long long)total.launches,
            a->evidence.slot_count);
@@ -246,9 +245,9 @@ static bool check(const struct options *o, bool seed_given, bool timeout_given) 
     } else if (o->ptx && o->image != NULL) {
         explain(&why, "--ptx and --image are given, expected one of them");
     } else if (a->stage.one_case >= 0 && !seed_given) {
-        explain(&why, "--case wants the --seed that it belongs to");
+        explain(&why, "--case: --seed is missing, expected the one of that case");
     } else if (a->stage.async != NULL && strcmp(a->device, "vgpu") != 0) {
-        explain(&why, "--async: the device has no such choice, expected vgpu");
+        explain(&why, "--async: --device is %s, expected vgpu", a->device);
     } else if (a->stage.async == NULL || async_orders_parse(a->stage.async, &orders, &why)) {
         return true;
     }
@@ -283,25 +282,26 @@ int verb_parity(int argc, char **argv) {
     struct arg common[ALONE_ARGS];
     alone_args(a, common);
     common[0].help = "cpu, cuda, cuda:N or vgpu [cpu]";
-    common[2].help = "an evidence pack of it, for attest report [none]";
+    common[2].help = "the evidence pack, for attest report [none]";
     common[3].help = "seconds for one case, or a series of launches [60; on vgpu 300]";
     struct arg what[] = {
         arg_choice("--direction", &stage->direction, DIRECTION_NAMES,
                    "backward: the gradients that attn_backward computes [forward]"),
         arg_flag("--quick", &o.quick, "a tenth of the cases and launches"),
-        arg_int("--cases", &stage->cases, 1, 1000000, "of each family, over its variants [400]"),
+        arg_int("--cases", &stage->cases, 1, 1000000,
+                "cases of each family, spread over its variants [400]"),
         arg_int("--launches", &stage->launches, 1, 1000000,
-                "of each variant in each launch mode [1000]"),
+                "launches of each variant in each launch mode [1000]"),
         arg_int("--seed", &o.seed, 0, INT64_MAX, "of the cases [from the clock]"),
         arg_int("--case", &stage->one_case, 0, INT64_MAX,
-                "this one alone, of every variant; no launches"),
+                "only the case of this number, of every variant, and no launches"),
         arg_flag("--ptx", &o.ptx, "run the variants' PTX, not their machine code"),
         arg_text("--image", &o.image, "FILE",
                  "run this cubin or PTX instead of the one variant that --variant names"),
         arg_text("--driver", &a->driver, "PATH", "of the CUDA driver [libcuda.so.1]"),
         arg_text("--async", &stage->async, "ORDER",
-                 "on vgpu: when asynchronous operations complete: eager, fifo, lifo, random:SEED, "
-                 "or all, each case under each [$VGPU_ASYNC, else eager]"),
+                 "on vgpu, when asynchronous operations complete: eager, fifo, lifo, random:SEED, "
+                 "or all: each case in each order [$VGPU_ASYNC, else eager]"),
     };
     const struct arg_group groups[] = {ARG_GROUP("options", common), ARG_GROUP("what", what)};
     const struct command command = {
@@ -310,8 +310,8 @@ int verb_parity(int argc, char **argv) {
         .synopsis = "[--device D] [--variant RE] [--quick] [--seed N] [options]",
         .notes = "Each variant computes random problems (shapes, lengths, layouts, masks, dtypes, "
                  "distributions)\n"
-                 "in memory full of NaN, and repeats one of them a thousand times. Exit code: 0 "
-                 "PASS, 1 FAIL,\n"
+                 "in memory full of NaN, and repeats one of them in every launch mode. Exit code: "
+                 "0 PASS, 1 FAIL,\n"
                  "3 NOT RUN (no such device here), 4 INVALID (a control of the check failed).\n",
         .examples = "  attest parity --quick\n"
                     "  attest parity --direction backward --cases 100\n"

@@ -101,7 +101,7 @@ static void open_row(const struct making *making, enum stage stage, const char *
     json_open(json, "subjects", '[');
 }
 
-/* Up to what it has beside its row. */
+/* Up to what the caller adds for its stage. */
 static void open_subject(struct json *json, const char *variant, const char *image) {
     json_open(json, NULL, '{');
     json_text(json, "variant", variant);
@@ -118,7 +118,7 @@ static bool is_subject(const struct making *making, enum stage stage,
            (stage != PROFILE || subject->chosen || making->request->alone != NULL);
 }
 
-/* Parity alone: the subject's part of the cases of its family. */
+/* For parity alone: the subject's part of the cases of its family. */
 static void put_cases(const struct making *making, const struct run_device *device,
                       const struct run_subject *subject) {
     const struct stage_alone *alone = making->request->alone;

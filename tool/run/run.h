@@ -3,7 +3,8 @@
  * run.h - `attest run`: the request, the plan that follows, and the work.
  *
  *     verb.c      the command line, the lock, the summary, the exit code
- *     alone.c     one stage alone, and the verbs sanitize and profile; parity.c: the verb parity
+ *     alone.c     one stage alone; the verbs sanitize and profile
+ *     parity.c    the verb parity
  *     plan.c      the plan: which stage of which variant on which device, and what is absent
  *     machine.c   what this machine has: devices, variants that run there, tools
  *     work.c      the slots of the plan: children do those of a row, a unit each (stages/record.h)
@@ -28,7 +29,7 @@ struct run_part {
     int64_t number, of; /* 1 to `of`; of 0: there is one part. Number 0: none, the plan alone */
 };
 
-/* A stage that is a verb of its own: one row, on a device of any kind. */
+/* A stage that is a verb of its own: one row, on any device. */
 struct stage_alone {
     enum stage stage;
     int direction;           /* attn_direction; -1: of any */
@@ -55,7 +56,7 @@ struct run_request {
 /* A variant, and on a GPU the image of it that the library loads there. */
 struct run_subject {
     char variant[96], image[SHA256_TEXT]; /* image "": CPUs */
-    const char *family;                   /* lives in the library */
+    const char *family;                   /* owned by the library */
     int direction;
     char refusal[256]; /* why the device cannot run it; "": it can */
     bool chosen;       /* the library chooses it for some usual problem */

@@ -277,12 +277,12 @@ int verb_run(int argc, char **argv) {
     };
     struct arg how[] = {
         arg_text("--out", &r->out, "DIR", "the pack [one with the time in its name]"),
-        arg_flag("--resume", &options.resume, "go on with the pack --out where it stopped"),
-        arg_real("--gpu-hour-price", &r->price, "what an hour of the GPU costs"),
+        arg_flag("--resume", &options.resume, "continue the pack --out where it stopped"),
+        arg_real("--gpu-hour-price", &r->price, "the price of an hour of the GPU"),
         arg_text("--commit", &r->commit, "TEXT", "the commit that was built, recorded in the pack"),
         arg_real("--timeout", &r->timeout,
-                 "seconds for one variant in one stage, of emulate and parity for one case [2 "
-                 "minutes and more, by stage]"),
+                 "seconds for one variant in one stage; in emulate and parity for one case [2 "
+                 "minutes or more, by stage]"),
         arg_flag("--json", &options.json, "the summary as JSON"),
     };
     struct arg more[] = {

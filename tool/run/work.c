@@ -4,7 +4,7 @@
  * and answers in lines:
  *
  *     start K          before slot K
- *     at WHERE         the part of it that begins, for the sentence if it is the last
+ *     at WHERE         the part of slot K that begins; named in the reason if the child dies in it
  *     done K           its unit is in the pack
  *     unwritable WHY   the pack cannot be written: it ends
  *
@@ -220,7 +220,7 @@ struct lane {
     size_t *slots, count; /* numbers of subjects */
     size_t next;          /* the first that has not ended */
     bool started;         /* and it has begun */
-    char at[64];          /* what of it; "": unknown */
+    char at[64];          /* the part of it that runs; "": unknown */
     double since;
 };
 

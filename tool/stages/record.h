@@ -23,11 +23,11 @@ struct slot {
     const char *variant; /* its name in the library */
     const char *image;   /* SHA-256 of the image that is loaded, as text; NULL on CPUs */
     uint64_t seed;       /* of the run */
-    int64_t first_case, cases, launches, timings; /* how many the plan asks for; 0: none */
+    int64_t first_case, cases, launches, timings; /* as planned; 0: none */
     const char *code;  /* "ptx", or a file: run it instead of the image; NULL: the image */
     const char *async; /* orders of completion on the virtual GPU, or NULL */
     bool quick;
-    bool watched;      /* a parent listens: record_at tells it what begins */
+    bool watched;      /* by a parent that record_at reports to */
     int64_t following; /* slots of the row that this process runs after it */
 };
 
@@ -47,7 +47,8 @@ bool record_bench(const struct slot *slot, struct pack *pack, struct json *unit,
 bool record_peers(const struct pack *pack, char name[SHA256_TEXT], attn_error *why);
 bool record_profile(const struct slot *slot, struct pack *pack, struct json *unit, attn_error *why);
 
-/* Tells a parent what of the slot begins, so that it can name what a child died of. */
+/* Tells the parent which part of the slot begins, so that it can name the part in which a child
+ * died. */
 void record_at(const struct slot *slot, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

@@ -7,8 +7,8 @@
  * $VGPU_CTAS (how many of each launch are checked for races), $VGPU_MEMORY (bytes of the GPU),
  * $VGPU_PROGRESS (long launches show how far they are), $VGPU_LAUNCH (the number of a launch, from
  * 1, or a regular expression for names of kernels: the other launches run without checks),
- * $VGPU_FIRST (only so many launches of each kernel run), $VGPU_REPEATS (reuse: a launch that
- * begins with the arguments and the memory of an earlier one is given its result; run: it runs),
+ * $VGPU_FIRST (how many launches of each kernel run), $VGPU_REPEATS (reuse: a launch with the
+ * arguments and the memory of an earlier one gets its result; run: every launch runs),
  * $VGPU_EXIT_CODE (of a process with errors).
  *
  * Invariant: a value that is not understood stops the driver with a sentence; none is ignored.

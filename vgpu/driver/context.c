@@ -2,9 +2,9 @@
  *
  * context.c - see driver.h: contexts.
  *
- * There is one device with one context, its primary one; cuCtxCreate retains it, too. When it is
- * released for the last time, everything in it is freed, the fault of a kernel is forgotten and the
- * findings are reported.
+ * There is one device with one context, its primary one, which cuCtxCreate retains as well. At its
+ * last release everything in it is freed, the fault of a kernel is forgotten and the findings are
+ * reported.
  */
 #include <string.h>
 
@@ -41,13 +41,13 @@ static int cuDevicePrimaryCtxRetain(const void **context, int device) {
     return code;
 }
 
-/* Libraries and their kernels live on. */
+/* Libraries and their kernels are kept. */
 static void empty_context(void) {
     for (struct object *object = driver_state.objects; object != NULL;) {
         struct object *next = object->next;
         if (object->kind < OBJECT_LIBRARY) {
             object_destroy(object);
-            next = driver_state.objects; /* it may have taken others along */
+            next = driver_state.objects; /* this may have destroyed others */
         }
         object = next;
     }
@@ -105,7 +105,7 @@ static int cuCtxPushCurrent(const void *context) {
     return driver_state.initialised ? push(context) : CU_NOT_INITIALIZED;
 }
 
-/* Nothing is forbidden during a capture here: the mode is kept, and has no effect. */
+/* Nothing is forbidden during a capture here: the mode has no effect. */
 static int cuThreadExchangeStreamCaptureMode(int *mode) {
     static _Thread_local int kept;
     DRIVER_ENTER();
@@ -127,7 +127,7 @@ static int cuCtxPopCurrent(const void **context) {
     return CU_SUCCESS;
 }
 
-/* Replaces the top of the stack; NULL takes it away. */
+/* Replaces the top of the stack; NULL removes it. */
 static int cuCtxSetCurrent(const void *context) {
     DRIVER_ENTER();
     if (!driver_state.initialised || (context != NULL && !is_context(context))) {
@@ -142,7 +142,7 @@ static int cuCtxSynchronize(void) {
     return driver_ready();
 }
 
-/* ---- contexts of a program that makes its own ------------------------------------------------ */
+/* ---- contexts that a program creates --------------------------------------------------------- */
 
 static int create(const void **context, int device) {
     const int code = driver_check_device(device, context);
@@ -154,7 +154,7 @@ static int create(const void **context, int device) {
     return push(primary);
 }
 
-/* How the host waits, what moves between devices: without effect here. */
+/* Parameters and flags (how the host waits, for example) have no effect here. */
 static int cuCtxCreate(const void **context, const void *parameters, unsigned flags, int device) {
     DRIVER_ENTER();
     (void)parameters;

@@ -366,6 +366,6 @@ int cuGetProcAddress_v2(const char *symbol, void **function, int version, uint64
     if (!given) {
         return status != NULL ? CU_SUCCESS : CU_NOT_FOUND;
     }
-    memcpy(function, &found->function, sizeof *function); /* the two may not be cast */
+    memcpy(function, &found->function, sizeof *function); /* ISO C has no such cast */
     return CU_SUCCESS;
 }

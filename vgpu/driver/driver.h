@@ -6,7 +6,7 @@
  *   context.c contexts                              module.c  libraries, modules, kernels
  *   memory.c  objects, memory, streams, events      graph.c   work of streams, graphs
  *   launch.c  launches, tensor maps                 unified.c memory that host and kernels share
- *   repeat.c  launches that repeat an earlier one
+ *   repeat.c  reuse of launches' results
  *
  * Work is done when it is submitted. An error of a kernel is returned, as by a real driver, by the
  * next call after the launch, and by every call until the primary context is released for the last
@@ -83,7 +83,7 @@ struct node {
     uint64_t kernel_serial; /* a new object may come to lie where an old one was */
     vgpu_dims dims;
     unsigned char *params;
-    /* graphs that the value at `to` selects; the node owns them */
+    /* of a condition: graphs, selected by the value at `to`; the node owns them */
     struct object **bodies;
     uint32_t body_count;
     enum condition condition;
@@ -112,7 +112,7 @@ struct object {
     const struct kernel *function; /* of a kernel */
     int max_dynamic_shared;        /* of a kernel; -1: not set */
     bool non_portable_cluster;     /* as cuKernelSetAttribute set it */
-    uint64_t launches;             /* of a kernel, counted if there is a limit */
+    uint64_t launches;             /* of a kernel, counted if $VGPU_FIRST is set */
     struct object *capture;        /* of a stream or event: the graph that it writes, or NULL */
     bool joined;                   /* of a stream: by an event; another one began the capture */
     pthread_t thread;              /* of a stream that captures */
@@ -129,7 +129,7 @@ struct driver_state {
     struct object *objects;
     uint64_t made;     /* objects so far */
     size_t registered; /* objects that are registered host memory */
-    bool repeats;      /* $VGPU_REPEATS: launches may be replaced by equal ones */
+    bool repeats;      /* $VGPU_REPEATS: results of equal launches are reused */
     uint64_t first;    /* $VGPU_FIRST: launches of each kernel that run; 0: all */
 };
 extern struct driver_state driver_state;
@@ -148,7 +148,7 @@ vgpu *driver_gpu(void);
 int driver_current(void);
 int driver_ready(void);
 
-/* For calls that name a device and write to `result`. */
+/* The error of a call that names this device and writes to `result`. */
 int driver_check_device(int device, const void *result);
 
 /* Bytes of shared memory that a block can have. */
@@ -178,9 +178,9 @@ void bodies_free(struct node *node);
 /* Does the work or captures it; the node belongs to the callee. The stream is a good one. */
 int stream_submit(void *stream, struct node *node);
 int kernel_run(const struct node *node); /* launch.c */
-/* launch_run, or memory as an equal launch left it (repeat.c). */
+/* launch_run, or restores memory as an equal launch left it (repeat.c). */
 vgpu_status repeat_run(const struct node *node, struct launch *launch, vgpu_error *error);
-void repeat_forget(void); /* what launches depend on has changed: neither arguments nor memory */
+void repeat_forget(void); /* to be called when images change: they are not compared */
 /* Copies between any two pointers, of the host or of the device. */
 int unified_copy(vgpu_pointer to, vgpu_pointer from, size_t bytes);
 /* Takes memory, gives it back (an unknown pointer is an error); or takes what was given back again,

@@ -25,7 +25,7 @@ struct node *node_make(enum node_kind kind) {
 
 static int nodes_run(const struct object *graph);
 
-/* The value was put at `to` by cudaGraphSetConditional in a kernel. */
+/* cudaGraphSetConditional in a kernel has written the value at `to`. */
 static int conditional_run(const struct node *node) {
     struct device_memory *memory = driver_state.gpu->memory;
     for (;;) {
@@ -272,7 +272,7 @@ static int cuStreamGetCaptureInfo(void *stream, int *status, uint64_t *id, void 
     return CU_SUCCESS;
 }
 
-/* Nodes run in the order in which they were added, which is an order of any dependencies. */
+/* Nodes run in the order in which they were added, which satisfies all dependencies. */
 static int cuStreamUpdateCaptureDependencies(void *stream, void *dependencies, const void *edges,
                                              size_t count, unsigned flags) {
     (void)dependencies, (void)edges, (void)count, (void)flags;
@@ -310,7 +310,7 @@ static bool copy_nodes(struct object *to, const struct object *from);
 
 void bodies_free(struct node *node) {
     for (uint32_t i = 0; i < node->body_count; i++) {
-        if (object_find(node->bodies[i], OBJECT_GRAPH) != NULL) { /* the context may be going */
+        if (object_find(node->bodies[i], OBJECT_GRAPH) != NULL) { /* the context may be ending */
             object_destroy(node->bodies[i]);
         }
     }
@@ -454,8 +454,8 @@ static int cuGraphAddChildGraphNode(const void **node, void *graph, void *const 
     return CU_SUCCESS;
 }
 
-/* Not a function of CUDA: device memory for a handle, twice with the value. May be made while the
- * thread captures. */
+/* Not a function of CUDA: device memory for a handle, with the current and the initial value. May
+ * be called while the thread captures. */
 static int vgpuGraphConditionalHandle(vgpu_pointer *handle, unsigned value) {
     DRIVER_ENTER();
     const unsigned values[2] = {value, value};
@@ -468,8 +468,8 @@ static int vgpuGraphConditionalHandle(vgpu_pointer *handle, unsigned value) {
     return code;
 }
 
-/* Not a function of CUDA: a node that runs one of the new graphs *bodies, by the value that
- * the device has at the handle. */
+/* Not a function of CUDA: a node that runs one of the new graphs *bodies, selected by the value at
+ * the handle. */
 static int vgpuGraphAddConditional(const void **node, void *graph, vgpu_pointer handle, int which,
                                    unsigned count, void *bodies) {
     DRIVER_ENTER();

@@ -154,7 +154,7 @@ static int cuMemAlloc(vgpu_pointer *pointer, size_t bytes) {
                                            : memory_take(pointer, bytes);
 }
 
-/* Rows at multiples of what the attribute for the alignment of textures says. */
+/* Rows begin at multiples of the alignment of textures. */
 static int cuMemAllocPitch(vgpu_pointer *pointer, size_t *pitch, size_t bytes, size_t rows,
                            unsigned element) {
     enum { PITCH = 512 };
@@ -227,7 +227,7 @@ static int cuMemsetD8(vgpu_pointer to, unsigned char byte, size_t bytes) {
                               : code_of(vgpu_fill(driver_state.gpu, to, byte, bytes, &why), &why);
 }
 
-/* `rows` of `count` elements of 1, 2 or 4 bytes, `pitch` bytes from one to the next. */
+/* Fills `rows` rows, `pitch` bytes apart, of `count` elements of 1, 2 or 4 bytes. */
 static int fill_elements(vgpu_pointer to, size_t pitch, unsigned value, size_t element,
                          size_t count, size_t rows) {
     const int code = driver_ready();
@@ -260,7 +260,7 @@ bool is_stream(void *stream) {
         DRIVER_ENTER();                                                                            \
         return fill_elements(to, pitch, value, sizeof value, count, rows);                         \
     }                                                                                              \
-    /* Everything is finished when it is submitted, so the stream may be any. */                   \
+    /* Work is finished when it is submitted, so the stream does not matter. */                    \
     static int cuMemsetD2D##bits##Async(vgpu_pointer to, size_t pitch, type value, size_t count,   \
                                         size_t rows, void *stream) {                               \
         DRIVER_ENTER();                                                                            \
@@ -324,7 +324,7 @@ static int cuStreamCreate(void **stream, unsigned flags) {
     return flags > 1 ? CU_INVALID_VALUE : make_handle(stream, OBJECT_STREAM);
 }
 
-/* Streams are in order in any case. */
+/* Priorities have no effect: work is done when it is submitted. */
 static int cuStreamCreateWithPriority(void **stream, unsigned flags, int priority) {
     (void)priority;
     return cuStreamCreate(stream, flags);

@@ -105,7 +105,7 @@ static int cuLibraryUnload(void *library) {
     return driver_state.fault;
 }
 
-/* The forms for modules, which need a context. */
+/* Modules need a context; libraries do not. */
 static int cuModuleLoadDataEx(void **module, const void *image, unsigned count, const int *options,
                               void *const *values) {
     DRIVER_ENTER();
@@ -240,7 +240,7 @@ static int cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, voi
     return cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks, handle, threads, dynamic_shared);
 }
 
-/* The largest block among those that fill a multiprocessor most. */
+/* The largest block among those with the highest occupancy. */
 static int cuOccupancyMaxPotentialBlockSize(int *grid, int *block, void *handle,
                                             size_t (*shared_of)(int), size_t dynamic_shared,
                                             int most) {

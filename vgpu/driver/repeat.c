@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * repeat.c - see driver.h: launches that repeat an earlier one. Programs time a kernel by a hundred
- * launches. What a launch does to memory depends on its arguments and on memory alone, so one that
- * begins with those of an earlier launch ends with its memory, and need not run.
+ * repeat.c - see driver.h: reuse of launches' results. Programs launch a kernel a hundred times to
+ * time it. The effect of a launch on memory depends only on its arguments and on memory. If both
+ * equal those of an earlier launch, the pages that it changed are restored and nothing runs.
  *
- * The first launch of each kind is timed. A kind that takes much longer than to hash all memory is
- * hashed before and after its next launches, page by page; what they changed is kept.
+ * The first launch of each kind is timed. If it takes much longer than hashing all memory, memory
+ * is hashed page by page before and after the next launches, and the pages that they changed are
+ * kept.
  *
- * Invariant: a launch with an effect beside memory (a fault, printed text, malloc) is not replaced,
- * and none while completion is random.
+ * Invariant: a launch with an effect beyond memory (a fault, printed text, malloc) is not replaced,
+ * and no launch is while completion is random.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -37,10 +38,10 @@ struct kind {
     unsigned char *params;
     size_t param_bytes;
     double seconds;   /* of its first launch; 0: none has run */
-    int misses;       /* launches hashed in vain since the last that was replaced */
-    uint64_t *before; /* hashes at the begin of the launch that is kept; NULL: none */
+    int misses;       /* launches hashed without reuse since the last reuse */
+    uint64_t *before; /* hashes before the launch that is kept; NULL: none */
     size_t before_count;
-    struct page *pages; /* that it changed */
+    struct page *pages; /* that this launch changed */
     size_t page_count;
 };
 
@@ -49,7 +50,8 @@ static size_t kind_count, kept; /* bytes of pages */
 
 /* ---- hashes ---------------------------------------------------------------------------------- */
 
-/* A change of one word always changes the result; of several, all but once in 2^64. */
+/* A change of one word always changes the hash; a change of several does, except with a probability
+ * of about 2^-64. */
 static uint64_t hash_bytes(const unsigned char *data, size_t bytes) {
     enum { LANES_OF_HASH = 4, WORD = sizeof(uint64_t), STEP = LANES_OF_HASH * WORD };
     static const uint64_t FACTOR = 0x9e3779b97f4a7c15ULL;
@@ -128,7 +130,7 @@ static bool is_of(const struct kind *kind, const struct node *node, const struct
            kind->param_bytes == bytes && memcmp(kind->params, node->params, bytes) == 0;
 }
 
-/* NULL: no memory, or too many. */
+/* NULL: out of memory, or too many kinds. */
 static struct kind *kind_of(const struct node *node, const struct launch *launch) {
     struct kind *kind = kinds;
     while (kind != NULL && !is_of(kind, node, launch)) {

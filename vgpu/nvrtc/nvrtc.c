@@ -4,7 +4,7 @@
  * ($VGPU_NVRTC is its path), with two differences. Programs are compiled with line information.
  * nvrtcGetCUBIN returns the PTX, since the virtual GPU has no machine code.
  *
- * Invariant: without NVRTC every function says so on stderr and returns an error.
+ * Invariant: without NVRTC a message is printed to stderr once, and every function fails.
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -35,7 +35,7 @@ static void *find(const char *name) {
     return library != NULL ? dlsym(library, name) : NULL;
 }
 
-/* ---- what is as it was ----------------------------------------------------------------------- */
+/* ---- forwarded unchanged --------------------------------------------------------------------- */
 
 /* X(name, parameters, arguments) */
 #define FORWARDED(X)                                                                               \
@@ -70,7 +70,7 @@ static void *find(const char *name) {
     API int name parameters {                                                                      \
         int(*function) parameters = NULL;                                                          \
         void *found = find(#name);                                                                 \
-        memcpy(&function, &found, sizeof function); /* the two may not be cast */                  \
+        memcpy(&function, &found, sizeof function); /* ISO C has no such cast */                   \
         return function != NULL ? function arguments : INTERNAL_ERROR;                             \
     }
 FORWARDED(FORWARD)
@@ -83,7 +83,7 @@ API const char *nvrtcGetErrorString(int code) {
     return function != NULL ? function(code) : "NVRTC_ERROR_INTERNAL_ERROR";
 }
 
-/* ---- what is not ----------------------------------------------------------------------------- */
+/* ---- changed --------------------------------------------------------------------------------- */
 
 API int nvrtcGetCUBINSize(void *program, size_t *bytes);
 API int nvrtcGetCUBINSize(void *program, size_t *bytes) {

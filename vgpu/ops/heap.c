@@ -13,7 +13,7 @@
 #include "ops/call.h"
 #include "report/finding.h"
 
-/* An argument of each lane; the lanes where it is initialised. */
+/* Reads an argument of each lane; returns the lanes in which it is initialised. */
 static uint32_t read_argument(struct warp *warp, const struct op *op, uint32_t mask, uint32_t index,
                               uint64_t arguments[LANES]) {
     const struct call *call = op->extra;
@@ -65,7 +65,7 @@ void run_free(struct warp *warp, const struct op *op, uint32_t mask) {
     }
 }
 
-/* The handle is the address of the value, which graph.c of the driver reads. */
+/* The handle is the address of the value, which driver/graph.c reads. */
 void run_set_conditional(struct warp *warp, const struct op *op, uint32_t mask) {
     uint64_t handles[LANES] = {0}, wanted[LANES] = {0};
     unsigned char values[LANES][8] = {{0}};

@@ -171,7 +171,7 @@ static struct ptx_operand parse_constant_operand(struct parser *p) {
     return out;
 }
 
-/* .b3210 or .h1 of a register of a video instruction: see PTX_PART_DIGITS. */
+/* .b3210 or .h1 of a register of a video instruction: see PTX_PART_BITS. */
 static int64_t parse_part(struct parser *p) {
     const char *text = p->token.start;
     const uint32_t count = p->token.length - 2;

@@ -102,7 +102,8 @@ enum ptx_operand_kind {
     PTX_OPERAND_SINK      /* _ */
 };
 
-/* The part of a register, .b3210: its digits, the last one lowest; how many; whether .h. */
+/* A part of a register, such as .b3210: its digits, PTX_PART_BITS each, the last one lowest; their
+ * number at bit PTX_PART_COUNT; PTX_PART_HALVES for .h. */
 enum { PTX_PART_BITS = 4, PTX_PART_MOST = 4, PTX_PART_COUNT = 16, PTX_PART_HALVES = 1 << 24 };
 
 struct ptx_operand {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * driver.c - see runtime.h: the functions that a program finds in libcuda.so.1: those of libvgpu,
+ * driver.c - see runtime.h: the functions that a program finds in libcuda.so.1. They are libvgpu's,
  * in the newest form that cuda.h of CUDA 13 has. driver_module.c, array.c, copy.c and texture.c
  * have the rest.
  *
- * A name is bound to libvgpu's function when the dynamic loader resolves it. Invariant: one that
- * libvgpu does not have says its name on stderr and returns CUDA_ERROR_NOT_SUPPORTED.
+ * A name is bound to libvgpu's function when the dynamic loader resolves it. Invariant: a function
+ * that libvgpu does not have prints its name to stderr and returns CUDA_ERROR_NOT_SUPPORTED.
  */
 #include <string.h>
 
@@ -33,7 +33,7 @@ static any_function *find(const char *symbol, any_function *absent) {
             return absent;
         }
     }
-    memcpy(&function, &found, sizeof function); /* the two may not be cast */
+    memcpy(&function, &found, sizeof function); /* ISO C has no such cast */
     return function;
 }
 
@@ -193,7 +193,7 @@ static any_function *find(const char *symbol, any_function *absent) {
     RT int name(void) __attribute__((ifunc("find_" #name)));
 FUNCTIONS(DEFINE)
 
-/* Tables that CUDA does not document. Libraries of NVIDIA ask for them, and do without. */
+/* Undocumented tables. NVIDIA's libraries ask for them and work without them. */
 RT int cuGetExportTable(const void **table, const void *id) {
     (void)id;
     if (table != NULL) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * driver_module.c - see runtime.h: what loads modules in the driver's interface: from memory, files
- * and links. libvgpu takes PTX; here it is found in fatbins.
+ * driver_module.c - see runtime.h: modules of the driver's interface, loaded from memory, files and
+ * links. libvgpu takes PTX, which is extracted from fatbins here.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@ RT int cuInit(unsigned flags) {
 
 /* ---- images ---------------------------------------------------------------------------------- */
 
-/* What libvgpu is to load: PTX out of a fatbin (*made then, for free()), else the image itself. */
+/* What libvgpu is to load: the PTX of a fatbin (then also in *made, for free()), or the image. */
 static const void *image_of(const void *image, char **made) {
     static const unsigned char FATBIN[] = {0x50, 0xED, 0x55, 0xBA},
                                STRUCT[] = {0xB1, 'C', 'b', 'F'};
@@ -130,7 +130,7 @@ RT int cuLibraryLoadFromFile(void **library, const char *path, int *options, voi
 
 /* ---- links ----------------------------------------------------------------------------------- */
 
-/* The image of a link is PTX again. */
+/* The result of a link is PTX. */
 struct link {
     char *ptx;
 };
@@ -169,10 +169,10 @@ RT int cuLinkAddData_v2(struct link *state, int type, void *data, size_t bytes, 
         return RT_INVALID_VALUE;
     }
     if (type != TYPE_PTX && type != TYPE_FATBIN) {
-        rt_say("cuLinkAddData takes PTX and fatbins here");
+        rt_say("cuLinkAddData: expected PTX or a fatbin");
         return RT_NO_IMAGE;
     }
-    char *text = calloc(1, bytes + 1); /* PTX may come without the 0 */
+    char *text = calloc(1, bytes + 1); /* PTX may lack the final 0 */
     if (text == NULL) {
         return RT_OUT_OF_MEMORY;
     }
@@ -189,7 +189,7 @@ RT int cuLinkAddFile_v2(struct link *state, int type, const char *path, unsigned
     const bool library = bytes != NULL && strncmp(bytes, "!<arch>", strlen("!<arch>")) == 0;
     int code = bytes == NULL ? RT_FILE_NOT_FOUND : RT_NO_IMAGE;
     if (library) {
-        rt_say("cuLinkAddFile takes PTX and fatbins here, no library: %s", path);
+        rt_say("cuLinkAddFile: %s is a library, expected PTX or a fatbin", path);
     } else if (bytes != NULL) {
         code = state != NULL ? link_add(state, bytes) : RT_INVALID_VALUE;
     }

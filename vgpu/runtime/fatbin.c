@@ -55,7 +55,7 @@ static char *text_of(const struct entry_header *entry, const unsigned char *imag
     const bool compressed = (entry->flags & (FLAG_LZ4 | FLAG_ZSTD)) != 0;
     const uint64_t bytes = compressed ? entry->decompressed_bytes : entry->padded_bytes;
     if ((entry->flags & FLAG_LZ4) != 0 || bytes > TEXT_MOST) {
-        *trouble = "is compressed in a way that is not known: compile it by attest nvcc, or with "
+        *trouble = "is compressed in a way that is not known: compile it with attest nvcc, or with "
                    "nvcc -no-compress";
         return NULL;
     }
@@ -65,7 +65,7 @@ static char *text_of(const struct entry_header *entry, const unsigned char *imag
     } else if (text != NULL &&
                !zstd_decode(image, entry->image_bytes, (unsigned char *)text, (size_t)bytes)) {
         free(text);
-        *trouble = "cannot be decompressed: compile it by attest nvcc";
+        *trouble = "cannot be decompressed: compile it with attest nvcc";
         return NULL;
     }
     *trouble = text != NULL ? *trouble : "does not fit into memory";
@@ -112,7 +112,7 @@ char *fatbin_ptx(const void *fatbin, int sm, char *why, size_t why_size) {
         snprintf(why, why_size, "its PTX is for sm_%u, which an sm_%d does not run", search.arch,
                  sm);
     } else if (search.ptx == NULL) {
-        snprintf(why, why_size, "its PTX is missing: compile it by attest nvcc");
+        snprintf(why, why_size, "its PTX is missing: compile it with attest nvcc");
     }
     return search.ptx;
 }

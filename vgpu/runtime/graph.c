@@ -190,8 +190,8 @@ RT int cudaGraphAddNode(const void **node, void *graph, void *const *dependencie
     }
 }
 
-/* A handle is the address of its value, which the value to begin each launch with follows. That is
- * assigned by a copy, the first node that concerns the handle. */
+/* A handle is the address of its current value. Its initial value follows in memory; a copy node,
+ * added before the nodes that use the handle, assigns it in each launch. */
 RT int cudaGraphConditionalHandleCreate(uint64_t *handle, void *graph, unsigned value,
                                         unsigned flags) {
     enum { ASSIGN = 1 };

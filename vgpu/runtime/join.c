@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * join.c - see runtime.h: the PTX of several modules as one text. There a name that is .extern in
- * one module meets its definition in another.
+ * join.c - see runtime.h: joins the PTX of several modules into one text, so that a name that is
+ * .extern in one module finds its definition in another.
  *
- * A module's own names (string constants, labels of debug information) get the number of the
- * module as a suffix; its numbers of source files are moved. Of a .weak definition (an inline
- * function) the first one stays.
+ * A module's private names (string constants, labels of debug information) get the number of the
+ * module as a suffix, and an offset is added to its numbers of source files. Of several .weak
+ * definitions of a name (an inline function) the first is kept.
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@ enum { FILES_OF_MODULE = 10000 };
 
 struct join {
     const char *at;  /* the module, from here on */
-    const char *all; /* what is joined so far */
+    const char *all; /* the text so far */
     FILE *out;       /* the module as it is added */
     int module;
 };
@@ -52,7 +52,7 @@ static bool is(const char *at, const char *word) {
     return strncmp(at, word, strlen(word)) == 0 && !is_name(at[strlen(word)]);
 }
 
-/* Whether the name is one that each module has for itself. */
+/* Whether the name is private to its module. */
 static bool is_private(const char *at) {
     static const char *const BEGINNINGS[] = {"$str",   "__unnamed_", "$L__info",
                                              "$L__BB", "$L__tmp",    "$L__func"};
@@ -97,7 +97,7 @@ static const char *defined_name(const char *at, size_t *length) {
     return name;
 }
 
-/* Whether what is joined so far has a .weak or .visible definition of the name, with a body. */
+/* Whether the text so far has a .weak or .visible definition of the name, with a body. */
 static bool is_defined(const char *all, const char *name, size_t length) {
     for (const char *at = all; (at = strstr(at, "\n.")) != NULL; at++) {
         const char *statement = at + 1;

@@ -60,7 +60,7 @@ static void place_managed(const struct program *program) {
     }
 }
 
-/* What nvlink made is machine code, so PTX is linked here. */
+/* nvlink makes machine code only, so the PTX is joined here. */
 static char *ptx_of(const struct program *program, char *why, size_t why_size) {
     if (program->parts == NULL) {
         return fatbin_ptx(program->fatbin, rt_arch(), why, why_size);

@@ -151,7 +151,7 @@ extern struct rt_driver rt_driver;
 
 /* Opens the GPU and makes its context current in this thread; what every function begins with. */
 int rt_ready(void);
-/* Opens the GPU. And: whether that was done, an error code if not. */
+/* rt_start opens the GPU; rt_started returns an error code unless it was opened. */
 int rt_start(void);
 int rt_started(void);
 int rt_arch(void); /* of the GPU: 90 */
@@ -199,7 +199,7 @@ struct rt_array { /* cudaArray: rows of elements */
     size_t texel; /* bytes of an element */
     struct rt_view view;
 };
-/* By CUarray_format; false: it is not known. */
+/* From a CUarray_format; false: it is not known. */
 bool rt_channels_of_format(struct rt_channels *channels, int format, unsigned count);
 /* NULL: it is none. */
 struct rt_array *rt_array_find(const void *handle);
@@ -231,7 +231,7 @@ int cudaMemset2DAsync(void *to, size_t pitch, int value, size_t bytes, size_t ro
 
 /* ---- join.c ----------------------------------------------------------------------------------*/
 
-/* Adds a module to the PTX of `all` (NULL: none yet). For free(); NULL: no memory. */
+/* The PTX `all` (NULL: none yet) with a module added. For free(); NULL: no memory. */
 char *ptx_join(const char *all, const char *module);
 
 /* ---- fatbin.c ---------------------------------------------------------------------------------*/

@@ -2,9 +2,9 @@
 """python -m attn.peers --judge: tests the peers and libattn with the cases of `attest judge`,
 forward and backward.
 
-Each peer is a function below, which the judge calls in a process of its own. Its backward is that
-of torch.autograd. On a machine with an NVIDIA GPU they compute there, on tensors that are copied to
-it and back.
+Each peer is a function below, which the judge calls in a separate process. Its backward is that of
+torch.autograd. If there is an NVIDIA GPU, it computes there, on tensors that are copied to the GPU
+and back.
 
 Invariant: every row of a table has the same cases, and all its figures come from the judge.
 """
@@ -38,7 +38,7 @@ def through_sdpa(backend: str, q: Any, k: Any, v: Any, causal: bool = False,
     import torch
     import torch.nn.functional as F
     from torch.nn.attention import SDPBackend, sdpa_kernel
-    if mask is not None and causal:  # it takes one of the two
+    if mask is not None and causal:  # scaled_dot_product_attention takes one of the two
         mask, causal = mask & torch.ones(mask.shape[-2:], dtype=torch.bool).tril(), False
     q, k, v, mask = on_device(q, k, v, mask)
     try:
@@ -79,7 +79,7 @@ def cudnn(q: Any, k: Any, v: Any, **options: Any) -> Any:
 
 def flex(q: Any, k: Any, v: Any, causal: bool = False, scale: Optional[float] = None,
          mask: Any = None) -> Any:
-    """Compiled on a GPU, as it is meant to be used; on a CPU as it is."""
+    """Compiled on a GPU, as it is meant to be used; on a CPU not compiled."""
     import torch
     from torch.nn.attention.flex_attention import flex_attention
     q, k, v, seen = on_device(q, k, v, mask)
@@ -138,7 +138,7 @@ def print_table(rows: Dict[str, Dict[str, Any]]) -> None:
 
 def run_judge(library: Path, cases: int, seed: int, peers: Optional[List[str]],
               as_json: bool) -> int:
-    """1: libattn is not right in every case. 3: a row has no case."""
+    """The exit code. 1: libattn is not right in every case. 3: a row has no cases."""
     attest = find_attest(library)
     if attest is None:
         print("peers: NOT RUN: no program attest: expected $ATTEST or one in $PATH",

@@ -83,7 +83,7 @@ def parse(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
                         "torch.compile instead")
     parser.add_argument("--judge", nargs="?", const=200, type=int, metavar="N", help="the peers and "
                         "libattn under N [200] cases of attest judge, forward and backward, "
-                        "and nothing else; --peers is of " + ",".join(judged.PEERS))
+                        "and nothing else; --peers: some of " + ",".join(judged.PEERS))
     options = parser.parse_args(arguments)
     if options.judge is not None and not 0 < options.judge <= 10 ** 6:
         parser.error(f"--judge: {options.judge} is not between 1 and 1000000")

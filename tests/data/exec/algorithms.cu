@@ -32,7 +32,7 @@ struct scramble {
     __host__ __device__ int operator()(int x) const { return x * 7919 % 1000; }
 };
 
-/* CUB says how much memory it needs, then it runs. */
+/* CUB's first call returns how much memory it needs; the second one runs. */
 template <typename F> static bool run(F function) {
     void *memory = nullptr;
     size_t bytes = 0;

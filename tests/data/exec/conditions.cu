@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * conditions.cu - conditional nodes of graphs, for test_exec.sh; of nvcc -rdc=true. Prints "ok NAME"
- * for each part.
+ * conditions.cu - conditional nodes of graphs, for test_exec.sh; compiled with -rdc=true. Prints
+ * "ok NAME" for each part.
  */
 #include <cstdio>
 

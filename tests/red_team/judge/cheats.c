@@ -139,7 +139,7 @@ void nothing(const struct call *c) {
     (void)c;
 }
 
-/* What compares as neither above nor below a limit. */
+/* NaN is neither above nor below a limit. */
 /* judged: wrong */
 void not_a_number(const struct call *c) {
     fill(c, NAN);
@@ -285,7 +285,7 @@ void on_another_thread(const struct call *c) {
     pthread_detach(thread);
 }
 
-/* A child computes, and lives on. */
+/* A child computes and does not end. */
 /* judged: late */
 void in_another_process(const struct call *c) {
     if (fork() == 0) {

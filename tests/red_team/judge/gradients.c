@@ -21,7 +21,7 @@ struct call {
     int64_t size_q, size_kv; /* elements of dQ; of dK and dV */
 };
 
-/* What a cheat may leave out of honest work. */
+/* What a cheat omits. */
 struct how {
     bool no_mask, no_d, adds;
     uint32_t kept; /* bits of each product; 0: all */
@@ -119,7 +119,7 @@ void zeros(const struct call *c) {
     memset(c->dv, 0, (size_t)c->size_kv * sizeof(float));
 }
 
-/* Onto what the outputs held, as if they were 0. */
+/* Adds to what the outputs held, as if that were 0. */
 /* judged: wrong */
 void adds_to_the_outputs(const struct call *c) {
     compute(c, &(struct how){.adds = true});

@@ -2,8 +2,7 @@
  *
  * record.c - the unit of the stage bench: one variant on a list of problems (cases/problems.h).
  *
- * The unit has the raw samples, and what was seen beside them: the sleep's readings, the GPU's
- * clocks and temperature.
+ * The unit has the raw samples, the readings of the sleep, and the GPU's clocks and temperature.
  *
  * Invariant: what was not right is written down as it was. Times below the floor, outputs that
  * differ, controls that failed are the judge's to see; nothing is left out for their sake.

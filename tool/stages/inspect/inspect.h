@@ -89,7 +89,8 @@ struct inspect_figure {
 extern const struct inspect_figure INSPECT_FIGURE[INSPECT_FIGURES];
 void inspect_values(const struct inspected *row, int64_t values[INSPECT_FIGURES]);
 
-/* The figures as members of the open object, null where unknown: of a report, or of a unit. */
+/* The figures as members of the open object, with the names of a unit or of a report; null if
+ * unknown. */
 void inspect_json(struct json *json, const struct inspected *row, bool in_unit);
 
 /* How many of the rules the row breaks, each in a sentence. budget NULL: it has none, which is the
@@ -97,8 +98,8 @@ void inspect_json(struct json *json, const struct inspected *row, bool in_unit);
 int inspect_gate(const struct inspected *row, const struct budget *budget,
                  char failures[INSPECT_FAILURES_MAX][256]);
 
-/* An image of a variant of the library, decompressed: of this kind, and with the SHA-256 if that is
- * not NULL. */
+/* The first image of a variant of the library that is of this kind and, unless that is NULL, has
+ * this SHA-256; decompressed. */
 bool own_image(const char *name, attn_image_kind kind, const char *sha256, attn_variant *variant,
                attn_image *image, attn_error *why);
 

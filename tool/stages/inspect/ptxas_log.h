@@ -9,8 +9,8 @@
  *         0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
  *     ptxas info    : Used 96 registers, used 1 barriers, 1024 bytes smem, 400 bytes cmem[0]
  *
- * Invariant: a figure that is not in the log is an error, never 0. Barriers
- * and shared memory are the exceptions: ptxas leaves them out where there are none.
+ * Invariant: a figure that is not in the log is an error, never 0. Barriers and shared memory are
+ * the exceptions: ptxas omits them if there are none.
  */
 #ifndef ATTEST_STAGES_INSPECT_PTXAS_LOG_H
 #define ATTEST_STAGES_INSPECT_PTXAS_LOG_H

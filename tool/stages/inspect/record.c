@@ -3,7 +3,7 @@
  * record.c - the unit of the stage inspect: what the machine code of one variant for one
  * architecture needs, and the budget that it is held to.
  *
- * Invariant: the cubin that is looked at has the hash that the plan names.
+ * Invariant: the inspected cubin has the hash that the plan names.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -115,7 +115,7 @@ struct mirror {
     unsigned char *blocks[MIRROR_BLOCKS]; /* with bands; NULL where the sample has no such tensor */
     attn_tensors tensors;                 /* the device's pointers */
 };
-/* Block `index` of the sample and of its gradients, NULL: it has none; whether a run writes it. */
+/* Block `index` of the sample or of its gradients, or NULL; and whether a run writes it. */
 const struct guarded *mirror_block(const struct sample *sample, int index);
 bool mirror_is_output(const struct sample *sample, int index);
 

@@ -16,7 +16,8 @@
 #include "stages/parity/parity.h"
 #include "stages/stage.h"
 
-/* Other code under the variant's name: its PTX, or that of a file, which must be loadable. */
+/* Adds the variant's PTX, or the code of a file, as a variant that runs in its place. False: it
+ * cannot be loaded. */
 static bool take_code(const struct slot *slot, struct target *target, attn_error *why) {
     static char alias[256];
     attn_problem problem;

@@ -91,7 +91,7 @@ struct ncu_result {
     struct ncu_report report;
     bool idle; /* the sleeping kernel was seen as one */
 };
-/* False and the reason: this user may not read the counters, it did not end, there is no table. */
+/* False and the reason: this user may not read the counters, ncu failed, or it printed no table. */
 bool ncu_run(const struct ncu_request *request, struct ncu_result *result, attn_error *why);
 void ncu_result_free(struct ncu_result *result);
 

@@ -147,7 +147,7 @@ bool sanitizer_log_read(FILE *in, enum sanitizer_tool tool, const char *entry,
     return plain || explain(why, "the log holds a byte of 0: it is no text");
 }
 
-/* How many lines begin so. */
+/* The number of lines that begin with `begin`. */
 static int lines_with(const char *text, const char *begin) {
     int count = 0;
     for (const char *line = text; *line != '\0'; line += strspn(line, "\r\n")) {
@@ -165,7 +165,7 @@ bool sanitizer_log_is_of(const char *text, enum sanitizer_tool tool, const char 
         snprintf(of_variant, sizeof of_variant, "target: variant %s: ", variant);
     }
     if (lines_with(text, "target: tool ") != 1 || lines_with(text, of_tool) != 1) {
-        return explain(why, "the log is not of this tool, which it must name once");
+        return explain(why, "the log is not of this tool: expected one line that names it");
     }
     return variant == NULL || lines_with(text, of_variant) == 1 ||
            explain(why, "the log is not of this tool and %s: expected one line about it", variant);

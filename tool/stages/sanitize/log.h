@@ -56,8 +56,8 @@ struct sanitizer_log {
 bool sanitizer_log_read(FILE *in, enum sanitizer_tool tool, const char *entry,
                         struct sanitizer_log *log, attn_error *why);
 
-/* Whether the program under the tool said that it ran under this tool, and verified this variant.
- * variant NULL: whatever it ran. Else why. */
+/* Whether the program under the tool printed that it ran under this tool and verified this variant
+ * (NULL: any). False: and the reason. */
 bool sanitizer_log_is_of(const char *text, enum sanitizer_tool tool, const char *variant,
                          attn_error *why);
 

@@ -13,8 +13,8 @@
 #include "base/tool_path.h"
 #include "stages/stage.h"
 
-/* For one run. A planted fault takes three seconds. compute-sanitizer sometimes does not end after
- * its hundredth error, or does not report one: then it runs again. */
+/* Limits of one run. A planted fault takes three seconds. compute-sanitizer sometimes does not end
+ * after its hundredth error, or reports none: then it runs again, FAULT_RUNS times in all. */
 enum { VARIANTS_SECONDS = 280, FAULT_SECONDS = 45, FAULT_RUNS = 3 };
 
 /* Options of each tool. The padding separates allocations, so that a write past the end of one does
@@ -31,7 +31,7 @@ bool sanitizer_find(struct sanitizer *sanitizer, attn_error *why) {
            tool_find("compute-sanitizer", sanitizer->path, why);
 }
 
-/* what: "--image", of the planted fault, or "--variant". */
+/* what: "--image" for the planted fault, or "--variant". */
 static bool start(const struct sanitizer *s, enum sanitizer_tool tool, const char *what,
                   const char *which, struct sanitizer_run *run) {
     const bool fault = strcmp(what, "--image") == 0;

@@ -20,7 +20,7 @@ struct sanitizer {
     char faults[PATH_MAX]; /* folder of the kernels with planted faults */
     char folder[PATH_MAX]; /* for TOOL.log and TOOL.fault.log */
     const char *device;
-    bool machine_code; /* planted faults have machine code for the device, not PTX alone */
+    bool machine_code; /* the planted faults run as machine code, else as PTX */
 };
 
 /* Finds compute-sanitizer and the planted faults. */
@@ -34,7 +34,7 @@ struct sanitizer_run {
     struct sanitizer_log log;
 };
 
-/* Over the variants that the expression matches, of which so many must be verified. */
+/* Over the variants that the expression matches; all `variants` of them must be verified. */
 enum gate sanitizer_run_variants(const struct sanitizer *sanitizer, enum sanitizer_tool tool,
                                  const char *pattern, int64_t variants, struct sanitizer_run *run);
 
