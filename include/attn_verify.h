@@ -127,8 +127,9 @@ ATTN_API attn_status attn_verify(const attn_context *context, const attn_problem
  * rules for O, in the dtype of that tensor or of the problem, whichever is coarser. Gradients are
  * sums of few errors that may cancel in the twin: where dP = D, in d_sink of one head. So
  * |twin - exact| of an element counts at least as the standard deviation that rounding s, LSE, O,
- * dP, P and dS gives it, and 3 times that with fewer than 64 rows, queries or keys. Absent rows are
- * skipped (those of d_bias after a sequence's end are not absent, but 0). lse_pass is true. */
+ * dP, P and dS gives it, and 3 times that with fewer than 64 rows, queries or keys, 4 times with
+ * fewer than 16. Absent rows are skipped (those of d_bias after a sequence's end are not absent, but
+ * 0). lse_pass is true. */
 ATTN_API attn_status attn_verify_backward(const attn_context *context, const attn_problem *problem,
                                           const attn_tensors *tensors, attn_gradient which,
                                           const attn_row *rows, size_t count,

@@ -88,10 +88,6 @@ refuses "image of a CPU" "--image is for GPUs" parity --image file
 refuses "both" "expected one of them" parity --device cuda --ptx --image file
 refuses "no time" "expected more than 0" parity --timeout 0
 refuses "no cases" "out of range" parity --cases 0
-refuses "out is not empty" "not empty" parity --variant "$tile" --out /
-accepts "a pack of it" parity --cases 4 --launches 4 --variant "$tile" --out pack
-accepts "a pack of it: verified" verify pack
-says "a pack of it: partial" "PASS (partial: "
 
 # ---- planted faults ----------------------------------------------------------------------------
 

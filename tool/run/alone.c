@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * alone.c - see alone.h; and the verbs sanitize and profile. Without --out the pack of parity is
- * temporary.
+ * alone.c - see alone.h; and the verbs sanitize and profile, which keep the pack for its logs. That
+ * of parity, whose options no pack of attest run has, is temporary.
  */
 #include "run/alone.h"
 
@@ -24,13 +24,14 @@
 #include "stages/sanitize/run.h"
 #include "stages/stage.h"
 
+static const char OUT_HELP[] =
+    "the evidence pack, for attest report [one with the time in its name]";
+
 void alone_args(struct alone *a, struct arg args[ALONE_ARGS]) {
     const struct arg table[ALONE_ARGS] = {
         arg_text("--device", &a->device, "D", "as attest devices lists them [cuda:0]"),
         arg_text("--variant", &a->request.variant, "RE",
                  "variants whose name matches this extended regular expression [all]"),
-        arg_text("--out", &a->request.out, "DIR",
-                 "the evidence pack, for attest report [one with the time in its name]"),
         arg_real("--timeout", &a->request.timeout, "seconds for one variant [some minutes]"),
         arg_flag("--json", &a->json, "the result as JSON"),
     };
@@ -51,7 +52,7 @@ static bool choose_folder(struct alone *a, char folder[TEMPORARY_SIZE], attn_err
     const time_t now = time(NULL);
     struct tm utc;
     char when[32];
-    if (a->request.out == NULL && !a->keep) {
+    if (!a->keep) {
         return temporary_folder(folder, a->verb, why);
     }
     strftime(when, sizeof when, "%Y%m%d-%H%M%S", gmtime_r(&now, &utc));
@@ -64,7 +65,7 @@ static bool work(struct alone *a, const char *plan, attn_error *why) {
     char folder[TEMPORARY_SIZE];
     return choose_folder(a, folder, why) && pack_create(&a->pack, folder, plan, why) &&
            run_work(&a->pack, &a->request, why) && evidence_make(&a->pack, &a->evidence, why) &&
-           ((a->request.out == NULL && !a->keep) || evidence_publish(&a->pack, &a->evidence, why));
+           (!a->keep || evidence_publish(&a->pack, &a->evidence, why));
 }
 
 /* ---- printing -------------------------------------------------------------------------------- */
@@ -109,7 +110,7 @@ static void print_text(struct alone *a, const struct alone_view *view) {
     if (a->stage.code != NULL) {
         printf("through %s\n", strcmp(a->stage.code, "ptx") == 0 ? "PTX" : a->stage.code);
     }
-    if (a->keep || a->request.out != NULL) {
+    if (a->keep) {
         printf("pack: %s\n", a->pack.path);
     }
     printf("\n");
@@ -209,17 +210,19 @@ int alone_run(struct alone *a, const struct alone_view *view) {
     int status = EXIT_BAD_INPUT;
     a->device = strcmp(a->device, "cuda") == 0 ? "cuda:0" : a->device;
     a->request.devices = (struct arg_list){.items = {a->device}, .count = 1};
+    a->request.stages = (struct arg_list){.items = {STAGE_NAMES[a->stage.stage]}, .count = 1};
     a->request.price = (double)NAN;
     a->request.alone = &a->stage;
     if (a->driver != NULL) { /* for the children */
         setenv("ATTN_DRIVER", a->driver, 1);
     }
+    run_environment();
     conversation_watch(true);
     char *plan = make_plan(a, &status);
     if (plan != NULL) {
         status = work(a, plan, &why) ? print(a, view) : complain("%s: %s", a->verb, why.text);
     }
-    if (a->pack.path != NULL && !a->keep && a->request.out == NULL) {
+    if (a->pack.path != NULL && !a->keep) {
         nftw(a->pack.path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
     }
     evidence_free(&a->evidence);
@@ -272,12 +275,13 @@ int verb_sanitize(int argc, char **argv) {
                            .stage = {.stage = SANITIZE, .direction = -1}};
     struct arg args[ALONE_ARGS];
     alone_args(&alone, args);
+    struct arg out[] = {arg_text("--out", &alone.request.out, "DIR", OUT_HELP)};
     struct arg inside[] = {
         arg_flag("--target", &as_target, "be the program under a tool of compute-sanitizer"),
         arg_text("--tool", &target.tool, "NAME", "with --target: the tool, for its log"),
         arg_text("--image", &target.image, "FILE", "with --target: run this planted fault"),
     };
-    const struct arg_group groups[] = {ARG_GROUP("options", args),
+    const struct arg_group groups[] = {ARG_GROUP("options", args), ARG_GROUP("the pack", out),
                                        ARG_GROUP("for child processes", inside)};
     const struct command command = {
         .verb = "sanitize",
@@ -360,6 +364,7 @@ int verb_profile(int argc, char **argv) {
     struct arg args[ALONE_ARGS];
     alone_args(&alone, args);
     struct arg more[] = {
+        arg_text("--out", &alone.request.out, "DIR", OUT_HELP),
         arg_text("--driver", &alone.driver, "FILE", "the CUDA driver [$ATTN_DRIVER, libcuda.so.1]"),
         arg_flag("--target", &as_target, "be the program that runs under ncu"),
     };

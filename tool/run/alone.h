@@ -16,7 +16,7 @@ struct alone {
     struct run_request request;
     struct stage_alone stage;
     const char *device, *driver; /* driver NULL: $ATTN_DRIVER, else libcuda.so.1 */
-    bool json, keep;             /* keep: the pack has a name, also where none is given */
+    bool json, keep;             /* keep the pack, by default under a name with the time */
     struct pack pack;
     struct evidence evidence;
 };
@@ -36,8 +36,8 @@ struct alone_view {
     void (*end)(const struct alone *alone); /* below the table; or NULL */
 };
 
-/* --device, --variant, --out, --timeout and --json. */
-enum { ALONE_ARGS = 5 };
+/* --device, --variant, --timeout and --json. */
+enum { ALONE_ARGS = 4 };
 void alone_args(struct alone *alone, struct arg args[ALONE_ARGS]);
 
 /* Runs the stage, prints, and returns the exit code. */

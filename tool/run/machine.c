@@ -221,6 +221,13 @@ void run_tool_absent(enum stage stage, const char *device, char reason[256]) {
     snprintf(reason, 256, "%.250s", there ? "" : why.text);
 }
 
+void run_environment(void) {
+    static const char *const NAMES[] = {"VGPU_CHECKS", "VGPU_SM", "VGPU_FIRST", "VGPU_REPEATS"};
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
+        unsetenv(NAMES[i]);
+    }
+}
+
 void run_tools_json(struct json *json) {
     static const char *const TOOLS[] = {"compute-sanitizer", "ncu", "nvcc"};
     char folder[TEMPORARY_SIZE], path[PATH_MAX], log[TEMPORARY_FILE], version[128];

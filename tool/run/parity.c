@@ -282,8 +282,7 @@ int verb_parity(int argc, char **argv) {
     struct arg common[ALONE_ARGS];
     alone_args(a, common);
     common[0].help = "cpu, cuda, cuda:N or vgpu [cpu]";
-    common[2].help = "the evidence pack, for attest report [none]";
-    common[3].help = "seconds for one case, or a series of launches [60; on vgpu 300]";
+    common[2].help = "seconds for one case, or a series of launches [60; on vgpu 300]";
     struct arg what[] = {
         arg_choice("--direction", &stage->direction, DIRECTION_NAMES,
                    "backward: the gradients that attn_backward computes [forward]"),
@@ -322,5 +321,5 @@ int verb_parity(int argc, char **argv) {
     if (parsed != ARGS_RUN) {
         return parsed == ARGS_HELP ? EXIT_DONE : EXIT_BAD_INPUT;
     }
-    return start(&o, what[4].seen, common[3].seen);
+    return start(&o, what[4].seen, common[2].seen);
 }

@@ -80,6 +80,9 @@ int run_probe(const char *device);
 /* Why a stage cannot be done on this GPU: its tool is missing, or may not look. "": it can. */
 void run_tool_absent(enum stage stage, const char *device, char reason[256]);
 
+/* The virtual GPU runs all, under all checks, whatever the environment says. */
+void run_environment(void);
+
 /* The versions of the tools that are there, as the object "tools". */
 void run_tools_json(struct json *json);
 

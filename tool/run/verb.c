@@ -197,8 +197,7 @@ static bool work(const struct options *options, struct pack *pack, attn_error *w
 static int run(struct options *options) {
     struct pack pack = {.path = NULL};
     attn_error why = {""};
-    unsetenv("VGPU_CHECKS"); /* of the virtual GPU: all, whatever the environment says */
-    unsetenv("VGPU_SM");
+    run_environment();
     conversation_watch(true);
     int status;
     if (!open_or_start(options, &pack, &why)) {

@@ -147,28 +147,38 @@ bool sanitizer_log_read(FILE *in, enum sanitizer_tool tool, const char *entry,
     return plain || explain(why, "the log holds a byte of 0: it is no text");
 }
 
-/* The number of lines that begin with `begin`. */
-static int lines_with(const char *text, const char *begin) {
+/* The rest of the only line that begins with `begin`; NULL: there is none, or another one. */
+static const char *only_line(const char *text, const char *begin) {
+    const char *found = NULL;
     int count = 0;
     for (const char *line = text; *line != '\0'; line += strspn(line, "\r\n")) {
-        count += strncmp(line, begin, strlen(begin)) == 0;
+        if (strncmp(line, begin, strlen(begin)) == 0) {
+            found = line + strlen(begin);
+            count++;
+        }
         line += strcspn(line, "\r\n");
     }
-    return count;
+    return count == 1 ? found : NULL;
 }
 
 bool sanitizer_log_is_of(const char *text, enum sanitizer_tool tool, const char *variant,
                          attn_error *why) {
-    char of_tool[64], of_variant[256] = "";
-    snprintf(of_tool, sizeof of_tool, "target: tool %s", SANITIZER_TOOL_NAMES[tool]);
-    if (variant != NULL) {
-        snprintf(of_variant, sizeof of_variant, "target: variant %s: ", variant);
-    }
-    if (lines_with(text, "target: tool ") != 1 || lines_with(text, of_tool) != 1) {
+    const char *name = SANITIZER_TOOL_NAMES[tool], *of_tool = only_line(text, "target: tool ");
+    if (of_tool == NULL || strncmp(of_tool, name, strlen(name)) != 0 ||
+        strcspn(of_tool, "\r\n") != strlen(name)) {
         return explain(why, "the log is not of this tool: expected one line that names it");
     }
-    return variant == NULL || lines_with(text, of_variant) == 1 ||
-           explain(why, "the log is not of this tool and %s: expected one line about it", variant);
+    if (variant == NULL) {
+        return true;
+    }
+    char begin[256];
+    snprintf(begin, sizeof begin, "target: variant %s: ", variant);
+    const char *verified = only_line(text, begin);
+    return (verified != NULL && strtoll(verified, NULL, 10) > 0) ||
+           explain(why,
+                   "the log is not of this tool and %s: expected one line about it, with "
+                   "launches that were verified",
+                   variant);
 }
 
 /* ---- judging --------------------------------------------------------------------------------- */
