@@ -158,6 +158,9 @@ run exec ./driver outside
 holds "driver: a bug" grep -q \
     "driver_kernels.cu:$(grep -n 'past the end' driver_kernels.cu | cut -d: -f1).*out-of-bounds" stderr
 holds "driver: the code of an error" sh -c '! grep FAIL stdout'
+run exec ./driver refused
+holds "driver: what is refused" sh -c '! grep FAIL stdout'
+holds "driver: a name that two modules define" grep -q "'twice' is defined in more than one" stderr
 run exec ./driver absent
 holds "driver: a function that is not supported" grep -q 'cuMemAddressReserve is not supported' stderr
 if "$attest" nvcc -o compiled compiled.cpp -lnvrtc -lcuda 2>/dev/null; then

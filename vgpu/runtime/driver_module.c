@@ -140,9 +140,12 @@ static int link_add(struct link *link, const void *image) {
     const char *ptx = image_of(image, &made);
     int code = ptx == NULL ? RT_INVALID_VALUE : RT_SUCCESS;
     if (code == RT_SUCCESS) {
-        char *all = ptx_join(link->ptx, ptx);
-        code = all != NULL ? RT_SUCCESS : RT_OUT_OF_MEMORY;
-        if (all != NULL) {
+        char why[256];
+        char *all = ptx_join(link->ptx, ptx, why, sizeof why);
+        if (all == NULL) {
+            rt_say("a module cannot be linked: %s", why);
+            code = RT_NO_IMAGE;
+        } else {
             free(link->ptx);
             link->ptx = all;
         }

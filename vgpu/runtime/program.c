@@ -68,7 +68,7 @@ static char *ptx_of(const struct program *program, char *why, size_t why_size) {
     char *all = NULL;
     for (const void *const *part = program->parts; *part != NULL; part++) {
         char *ptx = fatbin_ptx(*part, rt_arch(), why, why_size);
-        char *more = ptx != NULL ? ptx_join(all, ptx) : NULL;
+        char *more = ptx != NULL ? ptx_join(all, ptx, why, why_size) : NULL;
         free(ptx);
         free(all);
         all = more;

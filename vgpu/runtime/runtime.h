@@ -231,8 +231,8 @@ int cudaMemset2DAsync(void *to, size_t pitch, int value, size_t bytes, size_t ro
 
 /* ---- join.c ----------------------------------------------------------------------------------*/
 
-/* The PTX `all` (NULL: none yet) with a module added. For free(); NULL: no memory. */
-char *ptx_join(const char *all, const char *module);
+/* The PTX `all` (NULL: none yet) with a module added, or NULL and why in `why`. For free(). */
+char *ptx_join(const char *all, const char *module, char *why, size_t why_size);
 
 /* ---- fatbin.c ---------------------------------------------------------------------------------*/
 
