@@ -112,6 +112,8 @@ accepts "conditional nodes" exec ./conditions
 for part in if switch while; do
     says "conditional nodes: $part" "ok $part"
 done
+run exec --first 1 ./conditions
+says "the first launches only: a loop ends" "ok while"
 "$attest" nvcc -std=c++17 -o groups groups.cu 2>/dev/null
 accepts "groups" exec ./groups
 for part in groups pipeline barrier; do
