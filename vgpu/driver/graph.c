@@ -526,6 +526,7 @@ static int vgpuGraphExecNodeReplace(void *executable, const void *node, void *fr
             }
             made->next = at->next;
             made->origin = node;
+            bodies_free(at);
             free(at->params);
             *at = *made;
             free(made);
