@@ -98,10 +98,10 @@ holds "it is checked" test "$code" -eq 1
 
 # ---- several modules, and the library of the toolkit --------------------------------------------
 
-"$attest" nvcc -rdc=true -o linked linked_one.cu linked_two.cu 2>/dev/null
-accepts "-rdc=true" exec ./linked
+"$attest" nvcc -rdc true -o linked linked_one.cu linked_two.cu 2>/dev/null
+accepts "-rdc true" exec ./linked
 for line in "ok linked" "one says 7" "two says 13"; do
-    says "-rdc=true: $line" "$line"
+    says "-rdc true: $line" "$line"
 done
 "$attest" nvcc -dc linked_one.cu linked_two.cu 2>/dev/null
 "$attest" nvcc -o objects_linked linked_one.o linked_two.o 2>/dev/null
