@@ -27,6 +27,12 @@ static CUfunction function_of(CUmodule module, const char *name) {
     return function;
 }
 
+/* The shared memory of a block; the driver may be called from here. */
+static size_t CUDA_CB shared_of(int threads) {
+    CALL(cuCtxSynchronize());
+    return threads > 512 ? 256 << 10 : 0; /* more than there is */
+}
+
 static void vectors(CUmodule module) {
     static int host[3][N];
     CUdeviceptr device[3], offset;
@@ -58,6 +64,8 @@ static void vectors(CUmodule module) {
     CALL(cuOccupancyMaxPotentialBlockSize(&grid, &block, add, NULL, 0, 0));
     CALL(cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, add, 128, 0));
     EXPECT(block == 1024 && grid >= 132 && blocks == 16);
+    CALL(cuOccupancyMaxPotentialBlockSize(&grid, &block, add, shared_of, 0, 0));
+    EXPECT(block == 512);
     for (int k = 0; k < 3; k++) {
         CALL(cuMemFree(device[k]));
     }
