@@ -163,6 +163,7 @@ holds "driver: the code of an error" sh -c '! grep FAIL stdout'
 run exec ./driver refused
 holds "driver: what is refused" sh -c '! grep FAIL stdout'
 holds "driver: a name that two modules define" grep -q "'twice' is defined in more than one" stderr
+holds "driver: sRGB" grep -q "sRGB" stderr
 run exec ./driver absent
 holds "driver: a function that is not supported" grep -q 'cuMemAddressReserve is not supported' stderr
 if "$attest" nvcc -o compiled compiled.cpp -lnvrtc -lcuda 2>/dev/null; then

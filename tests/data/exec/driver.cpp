@@ -209,6 +209,22 @@ static void refused() {
     EXPECT(cuLinkAddData(state, CU_JIT_INPUT_PTX, (void *)TWICE, sizeof TWICE, "two", 0, NULL,
                          NULL) == CUDA_ERROR_NO_BINARY_FOR_GPU);
     CALL(cuLinkDestroy(state));
+    CUarray array;
+    CUtexObject texture = 0;
+    CUDA_ARRAY_DESCRIPTOR shape;
+    CUDA_RESOURCE_DESC resource;
+    CUDA_TEXTURE_DESC how;
+    memset(&resource, 0, sizeof resource);
+    memset(&how, 0, sizeof how);
+    shape.Width = shape.Height = 4;
+    shape.Format = CU_AD_FORMAT_UNSIGNED_INT8;
+    shape.NumChannels = 4;
+    CALL(cuArrayCreate(&array, &shape));
+    resource.resType = CU_RESOURCE_TYPE_ARRAY;
+    resource.res.array.hArray = array;
+    how.flags = CU_TRSF_SRGB;
+    EXPECT(cuTexObjectCreate(&texture, &resource, &how, NULL) == CUDA_ERROR_NOT_SUPPORTED);
+    CALL(cuArrayDestroy(array));
 }
 
 static void contexts(CUdevice device, CUcontext context) {
