@@ -160,9 +160,14 @@ run exec ./driver outside
 holds "driver: a bug" grep -q \
     "driver_kernels.cu:$(grep -n 'past the end' driver_kernels.cu | cut -d: -f1).*out-of-bounds" stderr
 holds "driver: the code of an error" sh -c '! grep FAIL stdout'
+head -c $(($(wc -c <driver_kernels.fatbin) / 2)) driver_kernels.fatbin >half.fatbin
+nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
+"$nvcc" -fatbin -gencode arch=compute_90,code=sm_90 -o code.fatbin driver_kernels.cu
 run exec ./driver refused
 holds "driver: what is refused" sh -c '! grep FAIL stdout'
 holds "driver: a name that two modules define" grep -q "'twice' is defined in more than one" stderr
+holds "driver: half a fatbin" grep -q "not whole" stderr
+holds "driver: a fatbin without PTX" grep -q "its PTX is missing" stderr
 holds "driver: sRGB" grep -q "sRGB" stderr
 run exec ./driver absent
 holds "driver: a function that is not supported" grep -q 'cuMemAddressReserve is not supported' stderr
@@ -183,7 +188,6 @@ holds "with the instruction and its line" \
     grep -q "good.cu:$(grep -n 'asm volatile' good.cu | cut -d: -f1).*error: unknown: .*multimem" stderr
 holds "and nothing else" sh -c '! grep FAIL stdout'
 
-nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
 "$nvcc" -o static bugs.cu 2>/dev/null
 refuses "the static runtime" "attest nvcc" exec ./static
 "$nvcc" -cudart shared -gencode arch=compute_90,code=compute_90 -o compressed bugs.cu 2>/dev/null

@@ -242,7 +242,8 @@ struct rt_fatbin_struct { /* what nvcc puts into .nvFatBinSegment */
     void *more;
 };
 
-/* The PTX for this architecture (90) in a fatbin, or NULL and why in `why`. For free(). */
-char *fatbin_ptx(const void *fatbin, int sm, char *why, size_t why_size);
+/* The PTX for this architecture (90) in a fatbin of at most `size` bytes, or NULL and why in `why`.
+ * For free(). */
+char *fatbin_ptx(const void *fatbin, size_t size, int sm, char *why, size_t why_size);
 
 #endif /* VGPU_RUNTIME_RUNTIME_H */

@@ -209,6 +209,9 @@ static void refused() {
     EXPECT(cuLinkAddData(state, CU_JIT_INPUT_PTX, (void *)TWICE, sizeof TWICE, "two", 0, NULL,
                          NULL) == CUDA_ERROR_NO_BINARY_FOR_GPU);
     CALL(cuLinkDestroy(state));
+    CUmodule module;
+    EXPECT(cuModuleLoad(&module, "half.fatbin") == CUDA_ERROR_NO_BINARY_FOR_GPU);
+    EXPECT(cuModuleLoad(&module, "code.fatbin") == CUDA_ERROR_NO_BINARY_FOR_GPU);
     CUarray array;
     CUtexObject texture = 0;
     CUDA_ARRAY_DESCRIPTOR shape;
