@@ -151,6 +151,11 @@ extern struct rt_driver rt_driver;
 
 /* Opens the GPU and makes its context current in this thread; what every function begins with. */
 int rt_ready(void);
+/* In a function of the driver's interface: to its end rt_ready leaves contexts to the program. */
+bool rt_driver_enter(void);
+void rt_driver_leave(const bool *before);
+#define RT_DRIVER_ENTER()                                                                          \
+    bool rt_before __attribute__((cleanup(rt_driver_leave), unused)) = rt_driver_enter()
 /* rt_start opens the GPU; rt_started returns an error code unless it was opened. */
 int rt_start(void);
 int rt_started(void);

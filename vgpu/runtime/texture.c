@@ -256,6 +256,7 @@ static bool take_resource(struct resource *resource, const struct driver_resourc
 
 RT int cuTexObjectCreate(uint64_t *handle, const struct driver_resource *given,
                          const struct driver_sampler *how, const void *view) {
+    RT_DRIVER_ENTER();
     enum { AS_INTEGER = 1, NORMALIZED_COORDINATES = 2, SRGB = 0x10, WIDE = 32 };
     struct resource resource;
     if (how == NULL || !take_resource(&resource, given)) {
@@ -280,15 +281,18 @@ RT int cuTexObjectCreate(uint64_t *handle, const struct driver_resource *given,
 }
 
 RT int cuTexObjectDestroy(uint64_t handle) {
+    RT_DRIVER_ENTER();
     return cudaDestroyTextureObject(handle);
 }
 
 RT int cuSurfObjectCreate(uint64_t *handle, const struct driver_resource *given) {
+    RT_DRIVER_ENTER();
     struct resource resource;
     return take_resource(&resource, given) ? cudaCreateSurfaceObject(handle, &resource)
                                            : RT_INVALID_VALUE;
 }
 
 RT int cuSurfObjectDestroy(uint64_t handle) {
+    RT_DRIVER_ENTER();
     return cudaDestroySurfaceObject(handle);
 }

@@ -269,6 +269,7 @@ int main(int argc, char **argv) {
     CALL(cuCtxCreate(&context, NULL, 0, device));
     CALL(cuModuleLoad(&module, "driver_kernels.fatbin"));
     if (strcmp(what, "outside") == 0) {
+        fills();
         CUdeviceptr x;
         int n = 64;
         void *arguments[] = {&x, &n};
@@ -276,6 +277,9 @@ int main(int argc, char **argv) {
         CALL(cuLaunchKernel(function_of(module, "outside"), 1, 1, 1, 32, 1, 1, 0, 0, arguments,
                             NULL));
         EXPECT(cuCtxSynchronize() == CUDA_ERROR_ILLEGAL_ADDRESS);
+        CALL(cuCtxDestroy(context));
+        CALL(cuCtxCreate(&context, NULL, 0, device)); /* the fault went with the old one */
+        fills();
         return failures > 0;
     }
     if (strcmp(what, "refused") == 0) {
