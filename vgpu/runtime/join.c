@@ -137,10 +137,12 @@ static bool add(struct names *names, struct name name) {
 
 /* nvcc puts a hash of the file into the names of what is static. */
 static bool is_unique(const char *name, size_t length) {
-    static const char INTERNAL[] = "_INTERNAL_";
-    const char *found = strstr(name, INTERNAL);
-    return strncmp(name, "__nv_static_", strlen("__nv_static_")) == 0 ||
-           (found != NULL && found + strlen(INTERNAL) <= name + length);
+    static const char STATIC[] = "__nv_static_", INTERNAL[] = "_INTERNAL_";
+    bool found = strncmp(name, STATIC, sizeof STATIC - 1) == 0;
+    for (size_t i = 0; !found && i + sizeof INTERNAL - 1 <= length; i++) {
+        found = memcmp(name + i, INTERNAL, sizeof INTERNAL - 1) == 0;
+    }
+    return found;
 }
 
 /* Adds the names that the statement declares; returns its end, or NULL: no memory. */
