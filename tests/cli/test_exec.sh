@@ -98,10 +98,10 @@ holds "it is checked" test "$code" -eq 1
 
 # ---- several modules, and the library of the toolkit --------------------------------------------
 
-"$attest" nvcc -rdc=true -o linked linked_one.cu linked_two.cu 2>/dev/null
-accepts "-rdc=true" exec ./linked
+"$attest" nvcc -rdc true -o linked linked_one.cu linked_two.cu 2>/dev/null
+accepts "-rdc true" exec ./linked
 for line in "ok linked" "one says 7" "two says 13"; do
-    says "-rdc=true: $line" "$line"
+    says "-rdc true: $line" "$line"
 done
 "$attest" nvcc -dc linked_one.cu linked_two.cu 2>/dev/null
 "$attest" nvcc -o objects_linked linked_one.o linked_two.o 2>/dev/null
@@ -112,6 +112,8 @@ accepts "conditional nodes" exec ./conditions
 for part in if switch while; do
     says "conditional nodes: $part" "ok $part"
 done
+run exec --first 1 ./conditions
+says "the first launches only: a loop ends" "ok while"
 "$attest" nvcc -std=c++17 -o groups groups.cu 2>/dev/null
 accepts "groups" exec ./groups
 for part in groups pipeline barrier; do
@@ -158,6 +160,15 @@ run exec ./driver outside
 holds "driver: a bug" grep -q \
     "driver_kernels.cu:$(grep -n 'past the end' driver_kernels.cu | cut -d: -f1).*out-of-bounds" stderr
 holds "driver: the code of an error" sh -c '! grep FAIL stdout'
+head -c $(($(wc -c <driver_kernels.fatbin) / 2)) driver_kernels.fatbin >half.fatbin
+nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
+"$nvcc" -fatbin -gencode arch=compute_90,code=sm_90 -o code.fatbin driver_kernels.cu
+run exec ./driver refused
+holds "driver: what is refused" sh -c '! grep FAIL stdout'
+holds "driver: a name that two modules define" grep -q "'twice' is defined in more than one" stderr
+holds "driver: half a fatbin" grep -q "not whole" stderr
+holds "driver: a fatbin without PTX" grep -q "its PTX is missing" stderr
+holds "driver: sRGB" grep -q "sRGB" stderr
 run exec ./driver absent
 holds "driver: a function that is not supported" grep -q 'cuMemAddressReserve is not supported' stderr
 if "$attest" nvcc -o compiled compiled.cpp -lnvrtc -lcuda 2>/dev/null; then
@@ -177,7 +188,6 @@ holds "with the instruction and its line" \
     grep -q "good.cu:$(grep -n 'asm volatile' good.cu | cut -d: -f1).*error: unknown: .*multimem" stderr
 holds "and nothing else" sh -c '! grep FAIL stdout'
 
-nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
 "$nvcc" -o static bugs.cu 2>/dev/null
 refuses "the static runtime" "attest nvcc" exec ./static
 "$nvcc" -cudart shared -gencode arch=compute_90,code=compute_90 -o compressed bugs.cu 2>/dev/null

@@ -132,6 +132,7 @@ TEST(registers_and_names) {
     check_refused(BODY "mov.u32 %r1, ^%tid.q;\n}", "one of .x, .y, .z and .w");
     check_refused(BODY "mov.u32 %r1, ^%envreg32;\n}", "not declared");
     check_refused(BODY "mov.u32 %r1, %r2^.x;\n}", "a whole register");
+    check_refused(BODY "vote.sync.ballot.b32 %r1, %p1, %r2^.b0;\n}", "a whole register");
     check_refused(BODY "t: .branchtargets ^L;\nret;\n}", "'L' is not declared");
     check_refused(BODY "t: .calltargets ^f;\nret;\n}", "'f' is not declared, expected a function");
     check_refused(BODY "@^x ret;\n}", "'x' is not declared, expected a predicate as guard");

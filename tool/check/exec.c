@@ -155,14 +155,19 @@ static int words_of_cudart(const char *word) {
     return strcmp(name, "cudart") == 0 ? 2 : strncmp(name, "cudart=", 7) == 0;
 }
 
-/* Whether the word asks for separate compilation or is an object or archive: nvlink needs machine
- * code as well as PTX. */
-static bool is_separate(const char *word) {
-    static const char *const OPTIONS_OF_NVCC[] = {"dc", "device-c", "rdc=true",
-                                                  "relocatable-device-code=true"};
+/* Whether the word asks for separate compilation (-rdc may have its value in the next one) or is an
+ * object or archive: nvlink needs machine code as well as PTX. */
+static bool is_separate(const char *word, const char *next) {
+    static const char *const RELOCATABLE[] = {"rdc", "relocatable-device-code"};
     const char *name = word + strspn(word, "-"), *end = strrchr(word, '.');
-    for (size_t i = 0; i < sizeof OPTIONS_OF_NVCC / sizeof OPTIONS_OF_NVCC[0]; i++) {
-        if (name != word && strcmp(name, OPTIONS_OF_NVCC[i]) == 0) {
+    if (name != word && (strcmp(name, "dc") == 0 || strcmp(name, "device-c") == 0)) {
+        return true;
+    }
+    for (size_t i = 0; name != word && i < sizeof RELOCATABLE / sizeof RELOCATABLE[0]; i++) {
+        const size_t length = strlen(RELOCATABLE[i]);
+        if (strncmp(name, RELOCATABLE[i], length) == 0 &&
+            (name[length] == '\0' ? next != NULL && strcmp(next, "true") == 0
+                                  : strcmp(name + length, "=true") == 0)) {
             return true;
         }
     }
@@ -192,7 +197,7 @@ int verb_nvcc(int argc, char **argv) {
     memcpy(words, own, sizeof own);
     bool named = false, separate = false;
     for (int i = 0; i < argc; i++) {
-        separate = separate || is_separate(argv[i]);
+        separate = separate || is_separate(argv[i], i + 1 < argc ? argv[i + 1] : NULL);
     }
     for (int i = 0; i < argc; i++) {
         const char *arch = strstr(argv[i], "arch=compute_");

@@ -177,7 +177,7 @@ void nodes_free(struct object *graph);       /* all of a graph */
 void bodies_free(struct node *node);
 /* Does the work or captures it; the node belongs to the callee. The stream is a good one. */
 int stream_submit(void *stream, struct node *node);
-int kernel_run(const struct node *node); /* launch.c */
+int kernel_run(const struct node *node, bool always); /* launch.c; `always`: despite --first */
 /* launch_run, or restores memory as an equal launch left it (repeat.c). */
 vgpu_status repeat_run(const struct node *node, struct launch *launch, vgpu_error *error);
 void repeat_forget(void); /* to be called when images change: they are not compared */

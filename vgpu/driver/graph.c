@@ -23,9 +23,10 @@ struct node *node_make(enum node_kind kind) {
     return node;
 }
 
-static int nodes_run(const struct object *graph);
+static int nodes_run(const struct object *graph, bool always);
 
-/* cudaGraphSetConditional in a kernel has written the value at `to`. */
+/* cudaGraphSetConditional in a kernel has written the value at `to`. The launches of a body always
+ * run: one that is left out would not end the loop. */
 static int conditional_run(const struct node *node) {
     struct device_memory *memory = driver_state.gpu->memory;
     for (;;) {
@@ -39,7 +40,7 @@ static int conditional_run(const struct node *node) {
         if (body >= node->body_count) {
             return CU_SUCCESS;
         }
-        const int code = nodes_run(node->bodies[body]);
+        const int code = nodes_run(node->bodies[body], true);
         if (code != CU_SUCCESS || driver_state.fault != CU_SUCCESS ||
             node->condition != CONDITION_WHILE) {
             return code;
@@ -47,11 +48,12 @@ static int conditional_run(const struct node *node) {
     }
 }
 
-static int node_run(const struct node *node) {
+/* `always`: its launches are not left out. */
+static int node_run(const struct node *node, bool always) {
     vgpu_error why = {0};
     switch (node->kind) {
     case NODE_CONDITIONAL: return conditional_run(node);
-    case NODE_KERNEL: return kernel_run(node);
+    case NODE_KERNEL: return kernel_run(node, always);
     case NODE_COPY: return unified_copy(node->to, node->from, node->bytes);
     case NODE_ALLOC: return memory_again(node->to, node->bytes);
     case NODE_FREE: return memory_give(node->to);
@@ -67,12 +69,12 @@ static int node_run(const struct node *node) {
     }
 }
 
-static int nodes_run(const struct object *graph) {
+static int nodes_run(const struct object *graph, bool always) {
     int code = CU_SUCCESS;
     for (const struct node *node = graph->first;
          node != NULL && code == CU_SUCCESS && driver_state.fault == CU_SUCCESS;
          node = node->next) {
-        code = node_run(node);
+        code = node_run(node, always);
     }
     return code;
 }
@@ -90,7 +92,7 @@ int stream_submit(void *stream, struct node *node) {
     }
     const int code = (uintptr_t)stream <= 1 && driver_capturing()
                          ? CU_CAPTURE_UNSUPPORTED /* the legacy stream waits for all others */
-                         : node_run(node);
+                         : node_run(node, false);
     free(node->params);
     free(node);
     return code;
@@ -524,6 +526,7 @@ static int vgpuGraphExecNodeReplace(void *executable, const void *node, void *fr
             }
             made->next = at->next;
             made->origin = node;
+            bodies_free(at);
             free(at->params);
             *at = *made;
             free(made);
@@ -544,7 +547,7 @@ static int cuGraphLaunch(void *executable, void *stream) {
     if ((on != NULL && on->capture != NULL) || (on == NULL && driver_capturing())) {
         return CU_CAPTURE_UNSUPPORTED;
     }
-    return nodes_run(found);
+    return nodes_run(found, false);
 }
 
 static int destroy(void *handle, enum object_kind kind) {

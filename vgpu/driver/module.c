@@ -255,7 +255,16 @@ static int cuOccupancyMaxPotentialBlockSize(int *grid, int *block, void *handle,
     *block = *grid = 0;
     for (int threads = most > 0 && most < limit ? most : limit; threads > 0;
          threads = (threads - 1) / LANES * LANES) {
-        const size_t shared = shared_of != NULL ? shared_of(threads) : dynamic_shared;
+        size_t shared = dynamic_shared;
+        if (shared_of != NULL) {
+            driver_leave(NULL); /* it may call the driver */
+            shared = shared_of(threads);
+            driver_enter();
+            kernel = object_find(handle, OBJECT_KERNEL);
+            if (kernel == NULL) {
+                return CU_INVALID_HANDLE;
+            }
+        }
         const int blocks = driver_occupancy(kernel->function, (uint32_t)threads, shared);
         if (blocks * threads > best) {
             best = blocks * threads;

@@ -171,12 +171,23 @@ static struct ptx_operand parse_constant_operand(struct parser *p) {
     return out;
 }
 
+static bool takes_parts(const char *opcode) {
+    static const char *const NAMES[] = {"vadd",  "vsub", "vabsdiff", "vmin", "vmax",
+                                        "vavrg", "vshl", "vshr",     "vmad", "vset"};
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
+        if (strncmp(opcode, NAMES[i], strlen(NAMES[i])) == 0) {
+            return true; /* vadd, vadd2, vadd4 */
+        }
+    }
+    return false;
+}
+
 /* .b3210 or .h1 of a register of a video instruction: see PTX_PART_BITS. */
 static int64_t parse_part(struct parser *p) {
     const char *text = p->token.start;
     const uint32_t count = p->token.length - 2;
     int64_t part = 0;
-    if (*p->form->opcode != 'v' || p->token.length < 3 || count > PTX_PART_MOST ||
+    if (!takes_parts(p->form->opcode) || p->token.length < 3 || count > PTX_PART_MOST ||
         (text[1] != 'b' && text[1] != 'h')) {
         fail_expected(p, "a whole register (only video instructions take parts)");
     }

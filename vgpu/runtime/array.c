@@ -146,6 +146,7 @@ struct descriptor_3d { /* CUDA_ARRAY3D_DESCRIPTOR */
 };
 
 RT int cuArray3DCreate_v2(void **handle, const struct descriptor_3d *given) {
+    RT_DRIVER_ENTER();
     struct rt_channels channels;
     return given == NULL || !rt_channels_of_format(&channels, given->format, given->channels)
                ? RT_INVALID_VALUE
@@ -163,5 +164,6 @@ RT int cuArrayCreate_v2(void **handle, const struct descriptor_2d *given) {
 }
 
 RT int cuArrayDestroy(void *handle) {
+    RT_DRIVER_ENTER();
     return handle != NULL ? cudaFreeArray(handle) : RT_INVALID_HANDLE;
 }

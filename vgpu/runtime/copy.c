@@ -222,6 +222,7 @@ static bool driver_view(const struct driver_side *side, size_t bytes, struct rt_
 }
 
 RT int cuMemcpy2DAsync_v2(const struct driver_copy *copy, void *stream) {
+    RT_DRIVER_ENTER();
     struct rt_view to, from;
     return copy == NULL || !driver_view(&copy->to, copy->bytes, &to) ||
                    !driver_view(&copy->from, copy->bytes, &from)

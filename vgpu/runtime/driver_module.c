@@ -9,7 +9,7 @@
 
 #include "runtime/runtime.h"
 
-enum { RT_FILE_NOT_FOUND = 301, FATBIN_MAGIC_BYTES = 4 };
+enum { RT_FILE_NOT_FOUND = 301 };
 
 RT int cuInit(unsigned flags) {
     return flags != 0 ? RT_INVALID_VALUE : rt_start();
@@ -17,26 +17,37 @@ RT int cuInit(unsigned flags) {
 
 /* ---- images ---------------------------------------------------------------------------------- */
 
-/* What libvgpu is to load: the PTX of a fatbin (then also in *made, for free()), or the image. */
-static const void *image_of(const void *image, char **made) {
-    static const unsigned char FATBIN[] = {0x50, 0xED, 0x55, 0xBA},
-                               STRUCT[] = {0xB1, 'C', 'b', 'F'};
-    const void *fatbin = image;
+struct image {
+    const void *start; /* what libvgpu is to load: PTX, that of a fatbin too */
+    char *made;        /* for free() */
+};
+
+/* From `size` bytes with a 0 after them; SIZE_MAX: not known. */
+static int take_image(struct image *image, const void *given, size_t size) {
+    static const char FATBIN[] = "\x50\xED\x55\xBA", STRUCT[] = "\xB1\x43\x62\x46";
+    const void *fatbin = given;
     char why[256];
-    *made = NULL;
-    if (image == NULL) {
-        return NULL;
+    *image = (struct image){.start = given};
+    const int code = rt_started();
+    if (code != RT_SUCCESS || given == NULL) {
+        return code;
     }
-    if (memcmp(image, STRUCT, FATBIN_MAGIC_BYTES) == 0) {
-        fatbin = ((const struct rt_fatbin_struct *)image)->fatbin;
-    } else if (memcmp(image, FATBIN, FATBIN_MAGIC_BYTES) != 0) {
-        return image;
+    if (strncmp(given, STRUCT, sizeof STRUCT - 1) == 0) {
+        if (size != SIZE_MAX) {
+            rt_say("a module cannot be loaded: it has the address of a fatbin, expected a fatbin");
+            return RT_NO_IMAGE;
+        }
+        fatbin = ((const struct rt_fatbin_struct *)given)->fatbin;
+    } else if (strncmp(given, FATBIN, sizeof FATBIN - 1) != 0) {
+        return RT_SUCCESS;
     }
-    *made = fatbin_ptx(fatbin, rt_arch(), why, sizeof why);
-    if (*made == NULL) {
+    image->made = fatbin_ptx(fatbin, size, rt_arch(), why, sizeof why);
+    image->start = image->made;
+    if (image->made == NULL) {
         rt_say("a module cannot be loaded: %s", why);
+        return RT_NO_IMAGE;
     }
-    return *made != NULL ? *made : image;
+    return RT_SUCCESS;
 }
 
 static int say_why(int code) {
@@ -49,13 +60,12 @@ static int say_why(int code) {
 
 RT int cuModuleLoadDataEx(void **module, const void *image, unsigned count, const int *options,
                           void *const *values) {
-    char *made;
-    int code = rt_started();
+    struct image taken;
+    int code = take_image(&taken, image, SIZE_MAX);
     if (code == RT_SUCCESS) {
-        const void *given = image_of(image, &made);
-        code = say_why(rt_driver.cuModuleLoadDataEx(module, given, count, options, values));
-        free(made);
+        code = say_why(rt_driver.cuModuleLoadDataEx(module, taken.start, count, options, values));
     }
+    free(taken.made);
     return code;
 }
 
@@ -70,19 +80,18 @@ RT int cuModuleLoadFatBinary(void **module, const void *image) {
 RT int cuLibraryLoadData(void **library, const void *image, int *options, void **values,
                          unsigned count, void *library_options, void **library_values,
                          unsigned library_count) {
-    char *made;
-    int code = rt_started();
+    struct image taken;
+    int code = take_image(&taken, image, SIZE_MAX);
     if (code == RT_SUCCESS) {
-        const void *given = image_of(image, &made);
-        code = say_why(rt_driver.cuLibraryLoadData(library, given, options, values, count,
+        code = say_why(rt_driver.cuLibraryLoadData(library, taken.start, options, values, count,
                                                    library_options, library_values, library_count));
-        free(made);
     }
+    free(taken.made);
     return code;
 }
 
-/* The bytes of a file and a 0 after them, for free(). */
-static char *read_file(const char *path) {
+/* The *count bytes of a file and a 0 after them, for free(). */
+static char *read_file(const char *path, size_t *count) {
     FILE *file = path != NULL ? fopen(path, "rb") : NULL;
     char *bytes = NULL;
     size_t size = 0, room = 0;
@@ -106,12 +115,24 @@ static char *read_file(const char *path) {
     if (file != NULL) {
         fclose(file);
     }
+    *count = size;
     return bytes;
 }
 
+/* The image in a file; bytes in *bytes, for free() after it. */
+static int take_file(struct image *image, char **bytes, const char *path) {
+    size_t size = 0;
+    *image = (struct image){0};
+    *bytes = read_file(path, &size);
+    return *bytes != NULL ? take_image(image, *bytes, size) : RT_FILE_NOT_FOUND;
+}
+
 RT int cuModuleLoad(void **module, const char *path) {
-    char *bytes = read_file(path);
-    const int code = bytes != NULL ? cuModuleLoadData(module, bytes) : RT_FILE_NOT_FOUND;
+    struct image image;
+    char *bytes;
+    int code = take_file(&image, &bytes, path);
+    code = code == RT_SUCCESS ? cuModuleLoadData(module, image.start) : code;
+    free(image.made);
     free(bytes);
     return code;
 }
@@ -119,11 +140,13 @@ RT int cuModuleLoad(void **module, const char *path) {
 RT int cuLibraryLoadFromFile(void **library, const char *path, int *options, void **values,
                              unsigned count, void *library_options, void **library_values,
                              unsigned library_count) {
-    char *bytes = read_file(path);
-    const int code = bytes != NULL
-                         ? cuLibraryLoadData(library, bytes, options, values, count,
-                                             library_options, library_values, library_count)
-                         : RT_FILE_NOT_FOUND;
+    struct image image;
+    char *bytes;
+    int code = take_file(&image, &bytes, path);
+    code = code == RT_SUCCESS ? cuLibraryLoadData(library, image.start, options, values, count,
+                                                  library_options, library_values, library_count)
+                              : code;
+    free(image.made);
     free(bytes);
     return code;
 }
@@ -135,19 +158,21 @@ struct link {
     char *ptx;
 };
 
-static int link_add(struct link *link, const void *image) {
-    char *made;
-    const char *ptx = image_of(image, &made);
-    int code = ptx == NULL ? RT_INVALID_VALUE : RT_SUCCESS;
+static int link_add(struct link *link, const void *given, size_t size) {
+    struct image image;
+    int code = take_image(&image, given, size);
     if (code == RT_SUCCESS) {
-        char *all = ptx_join(link->ptx, ptx);
-        code = all != NULL ? RT_SUCCESS : RT_OUT_OF_MEMORY;
-        if (all != NULL) {
+        char why[256];
+        char *all = ptx_join(link->ptx, image.start, why, sizeof why);
+        if (all == NULL) {
+            rt_say("a module cannot be linked: %s", why);
+            code = RT_NO_IMAGE;
+        } else {
             free(link->ptx);
             link->ptx = all;
         }
     }
-    free(made);
+    free(image.made);
     return code;
 }
 
@@ -177,7 +202,7 @@ RT int cuLinkAddData_v2(struct link *state, int type, void *data, size_t bytes, 
         return RT_OUT_OF_MEMORY;
     }
     memcpy(text, data, bytes);
-    const int code = link_add(state, text);
+    const int code = link_add(state, text, bytes);
     free(text);
     return code;
 }
@@ -185,13 +210,14 @@ RT int cuLinkAddData_v2(struct link *state, int type, void *data, size_t bytes, 
 RT int cuLinkAddFile_v2(struct link *state, int type, const char *path, unsigned count,
                         int *options, void **values) {
     (void)type, (void)count, (void)options, (void)values;
-    char *bytes = read_file(path);
+    size_t size = 0;
+    char *bytes = read_file(path, &size);
     const bool library = bytes != NULL && strncmp(bytes, "!<arch>", strlen("!<arch>")) == 0;
     int code = bytes == NULL ? RT_FILE_NOT_FOUND : RT_NO_IMAGE;
     if (library) {
         rt_say("cuLinkAddFile: %s is a library, expected PTX or a fatbin", path);
     } else if (bytes != NULL) {
-        code = state != NULL ? link_add(state, bytes) : RT_INVALID_VALUE;
+        code = state != NULL ? link_add(state, bytes, size) : RT_INVALID_VALUE;
     }
     free(bytes);
     return code;

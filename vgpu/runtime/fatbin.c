@@ -88,23 +88,43 @@ static void look_at(struct search *search, const struct entry_header *entry,
     search->arch = entry->arch;
 }
 
-char *fatbin_ptx(const void *fatbin, int sm, char *why, size_t why_size) {
+/* Looks at the entries; false: they do not end where the fatbin does. */
+static bool look_at_all(struct search *search, const unsigned char *at, uint64_t left) {
+    const size_t known = offsetof(struct entry_header, decompressed_bytes);
+    while (left > 0) {
+        struct entry_header entry = {0};
+        if (left < known) {
+            return false;
+        }
+        memcpy(&entry, at, known);
+        if (entry.header_bytes < known || entry.header_bytes > left ||
+            entry.padded_bytes > left - entry.header_bytes ||
+            (entry.kind == KIND_PTX && entry.image_bytes > entry.padded_bytes)) {
+            return false;
+        }
+        memcpy(&entry, at, entry.header_bytes < sizeof entry ? known : sizeof entry);
+        look_at(search, &entry, at + entry.header_bytes);
+        at += entry.header_bytes + entry.padded_bytes;
+        left -= entry.header_bytes + entry.padded_bytes;
+    }
+    return true;
+}
+
+char *fatbin_ptx(const void *fatbin, size_t size, int sm, char *why, size_t why_size) {
     struct search search = {.sm = sm};
-    struct fatbin_header header;
-    memcpy(&header, fatbin, sizeof header);
+    struct fatbin_header header = {0};
+    if (size >= sizeof header) {
+        memcpy(&header, fatbin, sizeof header);
+    }
     if (header.magic != FATBIN_MAGIC) {
         snprintf(why, why_size, "it is no fatbin of a known version");
         return NULL;
     }
-    const unsigned char *at = (const unsigned char *)fatbin + header.header_bytes;
-    const unsigned char *end = at + header.bytes;
-    while (at < end) {
-        struct entry_header entry = {0};
-        const size_t known = offsetof(struct entry_header, decompressed_bytes);
-        memcpy(&entry, at, known);
-        memcpy(&entry, at, entry.header_bytes < sizeof entry ? known : sizeof entry);
-        look_at(&search, &entry, at + entry.header_bytes);
-        at += entry.header_bytes + entry.padded_bytes;
+    if (header.header_bytes > size || header.bytes > size - header.header_bytes ||
+        !look_at_all(&search, (const unsigned char *)fatbin + header.header_bytes, header.bytes)) {
+        snprintf(why, why_size, "the fatbin is damaged, or not whole");
+        free(search.ptx);
+        return NULL;
     }
     if (search.ptx == NULL && search.trouble != NULL) {
         snprintf(why, why_size, "its PTX %s", search.trouble);

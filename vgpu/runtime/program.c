@@ -63,12 +63,12 @@ static void place_managed(const struct program *program) {
 /* nvlink makes machine code only, so the PTX is joined here. */
 static char *ptx_of(const struct program *program, char *why, size_t why_size) {
     if (program->parts == NULL) {
-        return fatbin_ptx(program->fatbin, rt_arch(), why, why_size);
+        return fatbin_ptx(program->fatbin, SIZE_MAX, rt_arch(), why, why_size);
     }
     char *all = NULL;
     for (const void *const *part = program->parts; *part != NULL; part++) {
-        char *ptx = fatbin_ptx(*part, rt_arch(), why, why_size);
-        char *more = ptx != NULL ? ptx_join(all, ptx) : NULL;
+        char *ptx = fatbin_ptx(*part, SIZE_MAX, rt_arch(), why, why_size);
+        char *more = ptx != NULL ? ptx_join(all, ptx, why, why_size) : NULL;
         free(ptx);
         free(all);
         all = more;

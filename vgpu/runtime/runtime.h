@@ -151,6 +151,11 @@ extern struct rt_driver rt_driver;
 
 /* Opens the GPU and makes its context current in this thread; what every function begins with. */
 int rt_ready(void);
+/* In a function of the driver's interface: to its end rt_ready leaves contexts to the program. */
+bool rt_driver_enter(void);
+void rt_driver_leave(const bool *before);
+#define RT_DRIVER_ENTER()                                                                          \
+    bool rt_before __attribute__((cleanup(rt_driver_leave), unused)) = rt_driver_enter()
 /* rt_start opens the GPU; rt_started returns an error code unless it was opened. */
 int rt_start(void);
 int rt_started(void);
@@ -231,8 +236,8 @@ int cudaMemset2DAsync(void *to, size_t pitch, int value, size_t bytes, size_t ro
 
 /* ---- join.c ----------------------------------------------------------------------------------*/
 
-/* The PTX `all` (NULL: none yet) with a module added. For free(); NULL: no memory. */
-char *ptx_join(const char *all, const char *module);
+/* The PTX `all` (NULL: none yet) with a module added, or NULL and why in `why`. For free(). */
+char *ptx_join(const char *all, const char *module, char *why, size_t why_size);
 
 /* ---- fatbin.c ---------------------------------------------------------------------------------*/
 
@@ -242,7 +247,8 @@ struct rt_fatbin_struct { /* what nvcc puts into .nvFatBinSegment */
     void *more;
 };
 
-/* The PTX for this architecture (90) in a fatbin, or NULL and why in `why`. For free(). */
-char *fatbin_ptx(const void *fatbin, int sm, char *why, size_t why_size);
+/* The PTX for this architecture (90) in a fatbin of at most `size` bytes, or NULL and why in `why`.
+ * For free(). */
+char *fatbin_ptx(const void *fatbin, size_t size, int sm, char *why, size_t why_size);
 
 #endif /* VGPU_RUNTIME_RUNTIME_H */

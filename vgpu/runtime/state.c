@@ -24,6 +24,7 @@ static uint64_t context_number; /* of the context that lives; 0: none */
 static uint64_t contexts;
 static const void *context;
 static _Thread_local uint64_t current; /* number of the context that is current in this thread */
+static _Thread_local bool of_driver;   /* in a function of the driver's interface */
 static _Thread_local int last_error;
 
 void rt_say(const char *format, ...) {
@@ -94,7 +95,20 @@ int rt_arch(void) {
     return TEN * major + minor;
 }
 
+bool rt_driver_enter(void) {
+    const bool before = of_driver;
+    of_driver = true;
+    return before;
+}
+
+void rt_driver_leave(const bool *before) {
+    of_driver = *before;
+}
+
 int rt_ready(void) {
+    if (of_driver) {
+        return rt_started();
+    }
     pthread_mutex_lock(&lock);
     int code = start_once();
     if (code == RT_SUCCESS && context_number == 0) {

@@ -97,6 +97,10 @@ static int make(uint64_t *handle, const struct resource *resource, const struct 
                : resource != NULL && resource->type == MIPMAPS ? RT_NOT_SUPPORTED
                                                                : RT_INVALID_VALUE;
     }
+    if (sampler != NULL && sampler->srgb != 0) {
+        rt_say("a texture that converts from sRGB is not supported");
+        return RT_NOT_SUPPORTED;
+    }
     if (!(resource->type == ARRAY ? image_of_array(&image, rt_array_find(resource->of.array))
                                   : image_of_memory(&image, resource))) {
         return RT_INVALID_VALUE;
@@ -252,13 +256,15 @@ static bool take_resource(struct resource *resource, const struct driver_resourc
 
 RT int cuTexObjectCreate(uint64_t *handle, const struct driver_resource *given,
                          const struct driver_sampler *how, const void *view) {
-    enum { AS_INTEGER = 1, NORMALIZED_COORDINATES = 2, WIDE = 32 };
+    RT_DRIVER_ENTER();
+    enum { AS_INTEGER = 1, NORMALIZED_COORDINATES = 2, SRGB = 0x10, WIDE = 32 };
     struct resource resource;
     if (how == NULL || !take_resource(&resource, given)) {
         return RT_INVALID_VALUE;
     }
     struct sampler sampler = {.filter = how->filter,
-                              .normalized = (how->flags & NORMALIZED_COORDINATES) != 0};
+                              .normalized = (how->flags & NORMALIZED_COORDINATES) != 0,
+                              .srgb = (how->flags & SRGB) != 0};
     const struct rt_array *array = given->type == ARRAY ? rt_array_find(given->of.array) : NULL;
     const struct rt_channels channels =
         array != NULL ? array->channels : resource.of.memory.channels;
@@ -275,15 +281,18 @@ RT int cuTexObjectCreate(uint64_t *handle, const struct driver_resource *given,
 }
 
 RT int cuTexObjectDestroy(uint64_t handle) {
+    RT_DRIVER_ENTER();
     return cudaDestroyTextureObject(handle);
 }
 
 RT int cuSurfObjectCreate(uint64_t *handle, const struct driver_resource *given) {
+    RT_DRIVER_ENTER();
     struct resource resource;
     return take_resource(&resource, given) ? cudaCreateSurfaceObject(handle, &resource)
                                            : RT_INVALID_VALUE;
 }
 
 RT int cuSurfObjectDestroy(uint64_t handle) {
+    RT_DRIVER_ENTER();
     return cudaDestroySurfaceObject(handle);
 }

@@ -27,6 +27,12 @@ static CUfunction function_of(CUmodule module, const char *name) {
     return function;
 }
 
+/* The shared memory of a block; the driver may be called from here. */
+static size_t CUDA_CB shared_of(int threads) {
+    CALL(cuCtxSynchronize());
+    return threads > 512 ? 256 << 10 : 0; /* more than there is */
+}
+
 static void vectors(CUmodule module) {
     static int host[3][N];
     CUdeviceptr device[3], offset;
@@ -58,6 +64,8 @@ static void vectors(CUmodule module) {
     CALL(cuOccupancyMaxPotentialBlockSize(&grid, &block, add, NULL, 0, 0));
     CALL(cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, add, 128, 0));
     EXPECT(block == 1024 && grid >= 132 && blocks == 16);
+    CALL(cuOccupancyMaxPotentialBlockSize(&grid, &block, add, shared_of, 0, 0));
+    EXPECT(block == 512);
     for (int k = 0; k < 3; k++) {
         CALL(cuMemFree(device[k]));
     }
@@ -142,19 +150,32 @@ static void links() {
     static const char ONE[] = ".version 8.0\n.target sm_80\n.address_size 64\n"
                               ".extern .func (.param .b32 r) twice (.param .b32 x);\n"
                               ".global .align 4 .b8 $str[4] = {1, 0, 0, 0};\n"
+                              ".global .align 4 .u32 m, n = 300;\n"
+                              ".func (.param .b32 r) own() {\n"
+                              ".reg .b32 %r<2>; ld.global.u32 %r1, [n];\n"
+                              "st.param.b32 [r], %r1; ret; }\n"
                               ".visible .entry k(.param .u64 p) {\n"
                               ".reg .b64 %rd<4>; .reg .b32 %r<6>;\n"
                               "ld.param.u64 %rd1, [p]; mov.u64 %rd2, $str;\n"
                               "ld.global.u32 %r1, [%rd2];\n"
                               "{ .param .b32 a; .param .b32 b; st.param.b32 [a], %r1;\n"
                               "call.uni (b), twice, (a); ld.param.b32 %r2, [b]; }\n"
+                              "{ .param .b32 b; call.uni (b), own; ld.param.b32 %r3, [b];\n"
+                              "add.u32 %r2, %r2, %r3; }\n"
                               "st.global.u32 [%rd1], %r2; ret; }\n";
     static const char TWO[] = ".version 8.0\n.target sm_80\n.address_size 64\n"
                               ".global .align 4 .b8 $str[4] = {20, 0, 0, 0};\n"
+                              ".visible .global .align 4 .u32 m = 7;\n"
+                              ".global .align 4 .u32 n = 4000;\n"
+                              ".func (.param .b32 r) own() {\n"
+                              ".reg .b32 %r<2>; ld.global.u32 %r1, [n];\n"
+                              "st.param.b32 [r], %r1; ret; }\n"
                               ".visible .func (.param .b32 r) twice (.param .b32 x) {\n"
                               ".reg .b64 %rd<4>; .reg .b32 %r<6>; ld.param.b32 %r1, [x];\n"
                               "mov.u64 %rd2, $str; ld.global.u32 %r3, [%rd2];\n"
                               "add.u32 %r1, %r1, %r1; add.u32 %r1, %r1, %r3;\n"
+                              "{ .param .b32 b; call.uni (b), own; ld.param.b32 %r3, [b];\n"
+                              "add.u32 %r1, %r1, %r3; }\n"
                               "st.param.b32 [r], %r1; ret; }\n";
     CUlinkState state;
     CUmodule module;
@@ -172,10 +193,41 @@ static void links() {
     void *arguments[] = {&out};
     CALL(cuLaunchKernel(function_of(module, "k"), 1, 1, 1, 1, 1, 1, 0, 0, arguments, NULL));
     CALL(cuMemcpyDtoH(&seen, out, sizeof seen));
-    EXPECT(seen == 22);
+    EXPECT(seen == 22 + 300 + 4000);
     CALL(cuMemFree(out));
     CALL(cuModuleUnload(module));
     printf("ok links\n");
+}
+
+/* What is answered with an error and a sentence on stderr. */
+static void refused() {
+    static const char TWICE[] = ".version 8.0\n.target sm_80\n.address_size 64\n"
+                                ".visible .func twice() { ret; }\n";
+    CUlinkState state;
+    CALL(cuLinkCreate(0, NULL, NULL, &state));
+    CALL(cuLinkAddData(state, CU_JIT_INPUT_PTX, (void *)TWICE, sizeof TWICE, "one", 0, NULL, NULL));
+    EXPECT(cuLinkAddData(state, CU_JIT_INPUT_PTX, (void *)TWICE, sizeof TWICE, "two", 0, NULL,
+                         NULL) == CUDA_ERROR_NO_BINARY_FOR_GPU);
+    CALL(cuLinkDestroy(state));
+    CUmodule module;
+    EXPECT(cuModuleLoad(&module, "half.fatbin") == CUDA_ERROR_NO_BINARY_FOR_GPU);
+    EXPECT(cuModuleLoad(&module, "code.fatbin") == CUDA_ERROR_NO_BINARY_FOR_GPU);
+    CUarray array;
+    CUtexObject texture = 0;
+    CUDA_ARRAY_DESCRIPTOR shape;
+    CUDA_RESOURCE_DESC resource;
+    CUDA_TEXTURE_DESC how;
+    memset(&resource, 0, sizeof resource);
+    memset(&how, 0, sizeof how);
+    shape.Width = shape.Height = 4;
+    shape.Format = CU_AD_FORMAT_UNSIGNED_INT8;
+    shape.NumChannels = 4;
+    CALL(cuArrayCreate(&array, &shape));
+    resource.resType = CU_RESOURCE_TYPE_ARRAY;
+    resource.res.array.hArray = array;
+    how.flags = CU_TRSF_SRGB;
+    EXPECT(cuTexObjectCreate(&texture, &resource, &how, NULL) == CUDA_ERROR_NOT_SUPPORTED);
+    CALL(cuArrayDestroy(array));
 }
 
 static void contexts(CUdevice device, CUcontext context) {
@@ -217,6 +269,7 @@ int main(int argc, char **argv) {
     CALL(cuCtxCreate(&context, NULL, 0, device));
     CALL(cuModuleLoad(&module, "driver_kernels.fatbin"));
     if (strcmp(what, "outside") == 0) {
+        fills();
         CUdeviceptr x;
         int n = 64;
         void *arguments[] = {&x, &n};
@@ -224,6 +277,13 @@ int main(int argc, char **argv) {
         CALL(cuLaunchKernel(function_of(module, "outside"), 1, 1, 1, 32, 1, 1, 0, 0, arguments,
                             NULL));
         EXPECT(cuCtxSynchronize() == CUDA_ERROR_ILLEGAL_ADDRESS);
+        CALL(cuCtxDestroy(context));
+        CALL(cuCtxCreate(&context, NULL, 0, device)); /* the fault went with the old one */
+        fills();
+        return failures > 0;
+    }
+    if (strcmp(what, "refused") == 0) {
+        refused();
         return failures > 0;
     }
     if (strcmp(what, "absent") == 0) {
