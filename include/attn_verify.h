@@ -109,9 +109,9 @@ typedef struct attn_comparison {
  *   mean |out - exact| <= 1.5 mean |twin - exact| + mean half-ulp of exact
  *   every |lse - exact_lse| <= 1e-5 + 1e-5 |exact_lse| + 2^-21 max |exact_lse|, and -inf exactly
  *   where it is expected
- * with the sum in brackets rounded to the problem's dtype. NaN never passes, nor does a comparison
- * of no rows of a problem that has some. Absent rows are skipped. Returns ATTN_OK also when the
- * comparison fails: see result->pass. */
+ * with the sum in brackets rounded to the problem's dtype, and 2 instead of 1.5 where fewer than 16
+ * elements are compared. NaN never passes, nor does a comparison of no rows of a problem that has
+ * some. Absent rows are skipped. Returns ATTN_OK also when the comparison fails: see result->pass. */
 ATTN_API attn_status attn_compare(const attn_problem *problem, const attn_tensors *tensors,
                                   const attn_row *rows, size_t count, const double *exact,
                                   const double *exact_lse, const double *twin,
@@ -127,9 +127,8 @@ ATTN_API attn_status attn_verify(const attn_context *context, const attn_problem
  * rules for O, in the dtype of that tensor or of the problem, whichever is coarser. Gradients are
  * sums of few errors that may cancel in the twin: where dP = D, in d_sink of one head. So
  * |twin - exact| of an element counts at least as the standard deviation that rounding s, LSE, O,
- * dP, P and dS gives it, and 3 times that with fewer than 64 rows, queries or keys, 4 times with
- * fewer than 16. Absent rows are skipped (those of d_bias after a sequence's end are not absent, but
- * 0). lse_pass is true. */
+ * dP, P and dS gives it, and 3 times that with fewer than 64 rows, queries or keys. Absent rows are
+ * skipped (those of d_bias after a sequence's end are not absent, but 0). lse_pass is true. */
 ATTN_API attn_status attn_verify_backward(const attn_context *context, const attn_problem *problem,
                                           const attn_tensors *tensors, attn_gradient which,
                                           const attn_row *rows, size_t count,

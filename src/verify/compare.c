@@ -160,7 +160,8 @@ static void judge(const struct tally *tally) {
     r->mean_error = tally->sum_error / n;
     r->twin_mean = tally->sum_twin / n;
     r->max_allowed = 2.0 * r->twin_max + 2.0 * tally->max_rounding;
-    r->mean_allowed = 1.5 * r->twin_mean + tally->sum_half_ulp / n;
+    const double factor = n < 16.0 ? 2.0 : 1.5; /* a mean of few is nearly as uneven as one */
+    r->mean_allowed = factor * r->twin_mean + tally->sum_half_ulp / n;
     const attn_statistics s = comparison_numbers(r);
     r->o_pass = !tally->o_nan && o_within(&s);
     r->lse_pass = !tally->lse_nan && lse_within(&s);
@@ -468,7 +469,7 @@ static void compare_gradient(const attn_problem *p, const struct output *o, cons
     /* Few rows share few rounding errors, which may all be small in the twin by chance. */
     const int64_t independent = smaller(smaller((int64_t)count, rows_total(rows_of_q(p))),
                                         p->batch * p->heads_kv * p->seq_kv);
-    const double deviations = independent < 16 ? 4.0 : independent < 64 ? 3.0 : 1.0;
+    const double deviations = independent < 64 ? 3.0 : 1.0;
     attn_comparison found = {.size = sizeof found};
     struct tally tally = {.format = coarser(p->dtype, o->dtype), .result = &found};
     for (size_t i = 0; i < count * (size_t)o->cols; i++) {
