@@ -249,7 +249,7 @@ static void compute_split(const struct unit *u, char *scratch) {
     const int64_t first = u->split * g->block_kv;
     int64_t count = u->sequence.kv_len - first;
     count = count > g->block_kv ? g->block_kv : (count > 0 ? count : 0);
-    struct key_range keys[CPU_MAX_ROW_ROWS];
+    struct key_range keys[CPU_MAX_ROW_ROWS] = {{0, 0}};
     const struct key_range all = see_keys(u, first, count, keys);
     for (int r = 0; r < u->rows; r++) {
         m[r] = -INFINITY;
@@ -280,7 +280,7 @@ static void compute_split(const struct unit *u, char *scratch) {
     for (int r = 0; r < u->rows; r++) {
         if (keys[r].end > keys[r].begin) {
             l[r] = u->kernel->softmax(s + (ptrdiff_t)r * g->block_kv + keys[r].begin,
-                                     (int)(keys[r].end - keys[r].begin), factor, &m[r]);
+                                      (int)(keys[r].end - keys[r].begin), factor, &m[r]);
         }
     }
     weigh_rows(u, scratch, keys, &v, s, o);

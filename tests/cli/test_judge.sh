@@ -27,7 +27,7 @@ try() {
     shift 2
     [ "${name#model_}" = "$name" ] && expected=$(said_of "$file" judged "$name")
     options=$(said_of "$file" options "$name")
-    [ "$expected" = untimed ] && set -- "$@" --time 1,2,64,32,causal --rounds 6
+    [ "$expected" = untimed ] && set -- "$@" --time 1,2,67,40,causal --rounds 6
     run judge "$@" --options "${options:-causal}" --seed "$seed" --json
     if [ "$expected" = right ]; then
         if [ "$code" -eq 0 ]; then ok; else bad "$name" "exit code $code: $(cat stdout)"; fi
@@ -119,10 +119,10 @@ for direction in forward backward; do
     says libattn/pass PASS
 done
 if [ "$count" -ge 30 ]; then ok; else bad count "$count cheats, expected 30 or more"; fi
-accepts time judge "$build/libattn.so" --any-library --cases 1 --time 1,2,64,32,causal --rounds 6 --json
+accepts time judge "$build/libattn.so" --any-library --cases 1 --time 1,2,67,40,causal --rounds 6 --json
 says time/ratio '"ratio": '
 accepts time/backward judge "$build/libattn.so" --any-library --direction backward --cases 1 \
-    --time 1,2,64,32,causal --rounds 6
+    --time 1,2,67,40,causal --rounds 6
 says time/backward/ratio "times as fast"
 
 refuses absent "CANDIDATE is missing" judge
