@@ -225,6 +225,25 @@ TEST(warps_that_only_happen_to_keep_in_step) {
     }
 }
 
+/* Half a warp waits at a barrier for lanes that loop for more than a turn and branch there: also
+ * where a quantum ends just as they arrive. */
+TEST(lanes_that_meet_as_a_quantum_ends) {
+    for (uint64_t seed = 1; seed <= 40; seed++) {
+        struct bench *bench =
+            bench_with(1, 32, 0, (struct bench_options){.async = VGPU_ASYNC_RANDOM, .seed = seed});
+        CHECK_EQ(bench_run(bench, K("mov.u32 %r3, 40; setp.ge.u32 %p1, %r0, 16;\n"
+                                    "NEXT: mov.u32 %r2, 2100; @%p1 bra JOIN;\n"
+                                    "WORK: sub.u32 %r2, %r2, 1; setp.ne.u32 %p2, %r2, 0;\n"
+                                    "@%p2 bra WORK; bra JOIN; mov.u32 %r2, 1;\n"
+                                    "JOIN: bar.sync 0; sub.u32 %r3, %r3, 1;\n"
+                                    "setp.ne.u32 %p2, %r3, 0; @%p2 bra NEXT;\n"
+                                    "mov.u32 %r2, 0;")),
+                 VGPU_OK);
+        bench_clean(bench);
+        bench_free(bench);
+    }
+}
+
 TEST(a_dead_lock_ends_the_launch_for_any_number_of_threads) {
     for (int32_t threads = 1; threads <= 4; threads++) {
         struct bench *bench = bench_with(20, 64, 0, (struct bench_options){.threads = threads});

@@ -159,7 +159,12 @@ static void report_missing(struct warp *warp, uint32_t index) {
 
 bool warp_force(struct warp *warp) {
     uint32_t lowest = NO_GROUP;
+    merge_groups(warp); /* a quantum may have ended just as the last lanes arrived */
+    unpark(warp);
     for (uint32_t i = 0; i < warp->group_count; i++) {
+        if (warp->groups[i].state == GROUP_READY) {
+            return true;
+        }
         if (warp->groups[i].state == GROUP_PARKED &&
             (lowest == NO_GROUP || runs_before(&warp->groups[i], &warp->groups[lowest]))) {
             lowest = i;
