@@ -35,11 +35,12 @@ try() {
     fi
     count=$((count + 1))
     case $expected in
-    untimed) pattern='"reason": "in a timed call: ' ;;
+    # of a library: what it keeps may be from the call on another thread
+    untimed) pattern='"reason": "(in a timed call: |the same inputs at other addresses)' ;;
     idle) pattern='"reason": "it works while it is not called"' ;;
     *) pattern="\"judged\": \"$expected\"" ;;
     esac
-    if [ "$code" -eq 1 ] && grep -q "$pattern" stdout; then
+    if [ "$code" -eq 1 ] && grep -qE "$pattern" stdout; then
         ok
     else
         bad "$name" "exit code $code, expected 1 and $expected: $(grep -E '"(judged|reason)"' stdout | sort | uniq -c | head -4)"
