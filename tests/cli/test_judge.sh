@@ -35,8 +35,8 @@ try() {
     fi
     count=$((count + 1))
     case $expected in
-    # of a library: what it keeps may be from the call on another thread
-    untimed) pattern='"reason": "(in a timed call: |the same inputs at other addresses)' ;;
+    untimed) # or of the call on another thread, which a library keeps
+        pattern='"reason": "(in a timed call: |the same inputs at other addresses)' ;;
     idle) pattern='"reason": "it works while it is not called"' ;;
     *) pattern="\"judged\": \"$expected\"" ;;
     esac

@@ -504,6 +504,6 @@ attn_status attn_forward(const attn_plan *plan, const attn_tensors *t, void *wor
                            .lse = t->lse,
                            .rows = p->batch * p->heads_q * p->seq_q,
                            .size = p->batch * p->heads_q * p->seq_q * p->head_dim};
-    chosen(&c);
+    call_chosen(&c);
     return ATTN_OK;
 }

@@ -241,6 +241,6 @@ attn_status attn_backward(const attn_plan *plan, const attn_tensors *t, void *wo
                            .dv = t->dv,
                            .size_q = p->batch * p->heads_q * p->seq_q * p->head_dim,
                            .size_kv = p->batch * p->heads_q * p->seq_kv * p->head_dim};
-    chosen(&c);
+    call_chosen(&c);
     return ATTN_OK;
 }
