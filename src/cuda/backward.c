@@ -162,7 +162,7 @@ attn_status backward_geometry(struct cuda *cuda, const struct variant *variant,
         .shared_bytes = (unsigned)v->shared_bytes,
         .block_rows = sums_dq(variant) ? v->block_kv : v->block_q,
         .workspace = 2 * rows * sizeof(float),
-        .pdl = sums_dq(variant) && cuda->driver.version >= 12030, /* as in plan.c */
+        .pdl = 0,
         .has_maps = sums_dq(variant),
         .part_heads = (int)(p->heads_q / p->heads_kv / parts),
         .args =

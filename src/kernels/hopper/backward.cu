@@ -151,38 +151,39 @@ INLINE void take_turns(const struct attn_backward_args &b, const struct key_tile
 
 /* 64 keys x BM queries, in flight: x is the warpgroup's first row. */
 INLINE void gemm_scores(float (&s)[SCORE_REGS], unsigned x, unsigned y) {
+    const unsigned long long left = smem_descriptor(x, 16), right = smem_descriptor(y, 16);
     fence_operand(s);
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < QK_STEPS; i++) {
-        const unsigned step = (unsigned)(i % 4 * 32);
-        wgmma_ss(s, smem_descriptor(x + (unsigned)(i / 4 * KV_CHUNK) + step, 16),
-                 smem_descriptor(y + (unsigned)(i / 4 * Q_CHUNK) + step, 16), i > 0);
+        wgmma_ss(s, descriptor_at(left, i / 4 * KV_CHUNK + i % 4 * 32),
+                 descriptor_at(right, i / 4 * Q_CHUNK + i % 4 * 32), i > 0);
     }
     wgmma_commit();
 }
 
 /* sum += P^T dO or dS^T Q, in flight. */
 INLINE void gemm_sum(float (&sum)[SUM_REGS], unsigned (&p)[PAIR_REGS], unsigned y) {
+    const unsigned long long right = smem_descriptor(y, Q_CHUNK);
     fence_operand(sum);
     fence_operand(p);
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < QUERY_STEPS; i++) {
-        wgmma_rs(sum, &p[4 * i], smem_descriptor(y + (unsigned)(i * 2 * SWIZZLE_ATOM), Q_CHUNK));
+        wgmma_rs(sum, &p[4 * i], descriptor_at(right, i * 2 * SWIZZLE_ATOM));
     }
     wgmma_commit();
 }
 
 /* dQ of 64 rows and 64 columns, in flight: the first rows of dS, the first columns of K. */
 INLINE void gemm_dq(float (&dq)[DQ_REGS], unsigned ds, unsigned k) {
+    const unsigned long long left = smem_descriptor(ds, 16), right = smem_descriptor(k, KV_CHUNK);
     fence_operand(dq);
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < KEY_STEPS; i++) {
-        wgmma_sst(dq,
-                  smem_descriptor(ds + (unsigned)(i / 4 * DS_CHUNK) + (unsigned)(i % 4 * 32), 16),
-                  smem_descriptor(k + (unsigned)(i * 2 * SWIZZLE_ATOM), KV_CHUNK), i > 0);
+        wgmma_sst(dq, descriptor_at(left, i / 4 * DS_CHUNK + i % 4 * 32),
+                  descriptor_at(right, i * 2 * SWIZZLE_ATOM), i > 0);
     }
     wgmma_commit();
 }
@@ -222,23 +223,32 @@ INLINE void consume(const struct attn_backward_args &b, const struct key_tile &t
         const unsigned even = (unsigned)n % 2, parity = (unsigned)n / 2 % 2;
         const unsigned skip = even * MBARRIER_BYTES, stat = even * STAT_BYTES + lane_stat;
         const unsigned q_tile = at.q + even * Q_BYTES, do_tile = at.d_o + even * Q_BYTES;
-        mbarrier_wait(bar.do_full + skip, parity);
-        gemm_scores(dp, v, do_tile);
+        const unsigned flags = read_flags(posted, (unsigned)n);
+        const bool plain = (flags >> group & PLAIN) != 0;
         {
-            const struct query_tile q = read_posted(posted, (unsigned)n);
-            const bool plain = (q.flags >> group & PLAIN) != 0;
-            to_probabilities(s, b.a, tile.w, q, plain, first, at.lse + stat);
+            const struct lane_stats lse = load_stats(at.lse + stat);
+            mbarrier_wait(bar.do_full + skip, parity);
+            gemm_scores(dp, v, do_tile);
+            if (n > 0) { /* by now dQ of the tile before is in shared memory */
+                fence_proxy_async();
+                mbarrier_arrive(bar.sum_filled + (skip ^ MBARRIER_BYTES));
+            }
+            to_probabilities(s, b.a, tile.w, posted, (unsigned)n, plain, first, lse);
+        }
+        {
+            const struct lane_stats delta = load_stats(at.delta + stat);
             wgmma_wait<0>();
             fence_operand(dp);
-            to_gradients(dp, s, b.a, tile.w, q, plain, first, at.lse + stat, at.delta + stat);
+            to_gradients(dp, s, b.a, tile.w, posted, (unsigned)n, plain, first, at.lse + stat,
+                         delta);
         }
         pack_pairs(p, s);
         pack_pairs(ds, dp);
         gemm_sum(dv, p, do_tile);
         const unsigned ds_tile = at.ds + even * DS_BYTES;
         store_ds(ds_tile + (unsigned)(group * DS_CHUNK), ds, warp, lane);
-        fence_proxy_async();
         gemm_sum(dk, ds, q_tile);
+        fence_proxy_async();
         named_barrier_sync(CONSUMER_BARRIER, CONSUMERS * WG_THREADS);
         gemm_dq(dq, ds_tile + ds_rows, at.k + k_columns);
         wgmma_wait<1>();
@@ -257,12 +267,12 @@ INLINE void consume(const struct attn_backward_args &b, const struct key_tile &t
         gemm_scores(s, k, next_q);
         wgmma_wait<1>();
         fence_operand(dq);
-        const struct query_tile done = read_posted(posted, (unsigned)n);
         const unsigned sum =
             at.sum + even * SUM_BYTES + (unsigned)((group * 4 + warp) * PART_FLOATS + lane * 4) * 4;
         /* also where nothing is left there: no phase of sum_full and sum_filled is missed */
         mbarrier_wait(bar.sum_empty + skip, parity ^ 1);
-        if ((done.flags & LAST_OF_SUM) != 0) {
+        if ((flags & LAST_OF_SUM) != 0) {
+            const struct query_tile done = read_posted(posted, (unsigned)n);
             if (done.rank > 0) {
                 mbarrier_wait(bar.sum_full + skip, parity);
                 add_sum(dq, sum);
@@ -274,12 +284,12 @@ INLINE void consume(const struct attn_backward_args &b, const struct key_tile &t
             }
         } else {
             leave_part(sum, dq);
-            fence_proxy_async();
         }
-        mbarrier_arrive(bar.sum_filled + skip);
         wgmma_wait<0>();
         fence_operand(s);
     }
+    fence_proxy_async();
+    mbarrier_arrive(bar.sum_filled + (unsigned)(tiles - 1) % 2 * MBARRIER_BYTES);
 
     if (b.kv_sum == 0 || add_part(b, tile, dk, dv, group)) {
         named_barrier_sync(CONSUMER_BARRIER, CONSUMERS * WG_THREADS); /* no warp reads K or V */

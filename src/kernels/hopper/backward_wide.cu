@@ -199,17 +199,19 @@ INLINE void store_scores(unsigned tile, unsigned at, const float (&x)[SCORE_REGS
     }
 }
 
-/* The warp's 16 rows of one half of dQ, from `row` and `column` of the tile on: to the turns, or
- * where this CTA is the last of the sum to global memory. Returns whether one is not finite. */
+/* The warp's 16 rows of one half of dQ of posted tile n, from `row` and `column` of the tile on: to
+ * the turns, or where this CTA is the last of the sum to global memory. Returns whether one is not
+ * finite. */
 INLINE bool leave_dq(const struct attn_backward_args &b, const struct key_tile &tile,
-                     const struct query_tile &q, const struct stages &at,
-                     const struct barriers &bar, float (&dq)[DQ_REGS], unsigned half, int row,
-                     int column) {
+                     const struct query_tile *posted, unsigned n, unsigned flags,
+                     const struct stages &at, const struct barriers &bar, float (&dq)[DQ_REGS],
+                     unsigned half, int row, int column) {
     const unsigned part = threadIdx.x / LANES * PART_FLOATS + threadIdx.x % LANES * 4;
     const unsigned sum = at.sum + part * 4;
     bool bad = false;
     mbarrier_wait(bar.sum_empty, half ^ 1);
-    if ((q.flags & LAST_OF_SUM) != 0) {
+    if ((flags & LAST_OF_SUM) != 0) {
+        const struct query_tile q = read_posted(posted, n);
         if (q.rank > 0) {
             mbarrier_wait(bar.sum_full, half);
             add_sum(dq, sum);
@@ -246,6 +248,7 @@ INLINE void consume(const struct attn_backward_args &b, const struct key_tile &t
     gemm_scores(s, at.k, at.q + rows);
     wgmma_wait<0>();
     fence_operand(s);
+    unsigned flags = 0; /* of the tile, and at first of the one before */
 #pragma unroll 1
     for (int n = 0; n < tiles; n++) {
         const unsigned even = (unsigned)n % 2;
@@ -253,18 +256,22 @@ INLINE void consume(const struct attn_backward_args &b, const struct key_tile &t
         const unsigned p_tile = at.p + even * DS_BYTES, ds_tile = at.ds + even * DS_BYTES;
         /* of the first one any product: a branch costs more */
         const unsigned ds_before = n == 0 ? at.q : at.ds + (even ^ 1) * DS_BYTES;
-        mbarrier_wait(bar.do_full, even);
-        gemm_scores(dp, at.v, at.d_o + rows);
-        gemm_dq(dq[1], ds_before, at.k + columns + KV_CHUNK);
+        const unsigned before = flags, lse = at.lse + even * STAT_BYTES + lane_stat;
+        flags = read_flags(posted, (unsigned)n);
+        const bool plain = (flags & PLAIN) != 0;
         {
-            const struct query_tile q = read_posted(posted, (unsigned)n);
-            const bool plain = (q.flags & PLAIN) != 0;
-            const unsigned lse = at.lse + even * STAT_BYTES + lane_stat;
-            to_probabilities(s, b.a, tile.w, q, plain, tile.first, lse);
+            const struct lane_stats stats = load_stats(lse);
+            mbarrier_wait(bar.do_full, even);
+            gemm_scores(dp, at.v, at.d_o + rows);
+            gemm_dq(dq[1], ds_before, at.k + columns + KV_CHUNK);
+            to_probabilities(s, b.a, tile.w, posted, (unsigned)n, plain, tile.first, stats);
+        }
+        {
+            const struct lane_stats delta = load_stats(at.delta + lane_stat);
             store_scores(p_tile, scores_of_lane(), s);
             wgmma_wait<1>();
             fence_operand(dp);
-            to_gradients(dp, s, b.a, tile.w, q, plain, tile.first, lse, at.delta + lane_stat);
+            to_gradients(dp, s, b.a, tile.w, posted, (unsigned)n, plain, tile.first, lse, delta);
         }
         store_scores(ds_tile, scores_of_lane(), dp);
         fence_proxy_async();
@@ -272,14 +279,12 @@ INLINE void consume(const struct attn_backward_args &b, const struct key_tile &t
         fence_operand(dq[1]);
         named_barrier_sync(CONSUMER_BARRIER, CONSUMERS * WG_THREADS);
         gemm_sum(dv, p_tile, at.d_o + columns);
+        if (n > 0 && leave_dq(b, tile, posted, (unsigned)n - 1, before, at, bar, dq[1], 1, row,
+                              column + 64)) {
+            bad_parts[threadIdx.x / LANES] = 1;
+        }
         gemm_sum(dk, ds_tile, q_tile + columns);
         gemm_dq(dq[0], ds_tile, at.k + columns);
-        if (n > 0) {
-            const struct query_tile before = read_posted(posted, (unsigned)n - 1);
-            if (leave_dq(b, tile, before, at, bar, dq[1], 1, row, column + 64)) {
-                bad_parts[threadIdx.x / LANES] = 1;
-            }
-        }
         wgmma_wait<2>();
         fence_operand(dv);
         /* all threads, as in backward.cu */
@@ -295,8 +300,7 @@ INLINE void consume(const struct attn_backward_args &b, const struct key_tile &t
         gemm_scores(s, at.k, next_q + rows);
         wgmma_wait<1>();
         fence_operand(dq[0]);
-        const struct query_tile done = read_posted(posted, (unsigned)n);
-        if (leave_dq(b, tile, done, at, bar, dq[0], 0, row, column)) {
+        if (leave_dq(b, tile, posted, (unsigned)n, flags, at, bar, dq[0], 0, row, column)) {
             bad_parts[threadIdx.x / LANES] = 1;
         }
         wgmma_wait<0>();
@@ -305,8 +309,8 @@ INLINE void consume(const struct attn_backward_args &b, const struct key_tile &t
     gemm_dq(dq[1], at.ds + (unsigned)(tiles - 1) % 2 * DS_BYTES, at.k + columns + KV_CHUNK);
     wgmma_wait<0>();
     fence_operand(dq[1]);
-    const struct query_tile done = read_posted(posted, (unsigned)tiles - 1);
-    if (leave_dq(b, tile, done, at, bar, dq[1], 1, row, column + 64)) {
+    if (leave_dq(b, tile, posted, (unsigned)tiles - 1, flags, at, bar, dq[1], 1, row,
+                 column + 64)) {
         bad_parts[threadIdx.x / LANES] = 1;
     }
 

@@ -42,11 +42,35 @@ INLINE float2 load_pair(unsigned address) {
     return x;
 }
 
-/* P^T in place of S^T. lse: of this lane's first query. */
-INLINE void probabilities(float (&s)[SCORE_REGS], const struct attn_args &a, unsigned lse) {
+/* LSE or D of this lane's queries: as many as there are registers for are loaded ahead of the GEMM
+ * during which they are used (see read_flags). */
+enum { STATS_AHEAD = SCORE_QUERIES > 64 ? 4 : 6 };
+
+struct lane_stats {
+    float2 ahead[STATS_AHEAD];
+    unsigned address;
+};
+
+INLINE struct lane_stats load_stats(unsigned address) {
+    struct lane_stats stats;
+#pragma unroll
+    for (int n = 0; n < min(STATS_AHEAD, SCORE_QUERIES / 8); n++) {
+        stats.ahead[n] = load_pair(address + (unsigned)(n * 32));
+    }
+    stats.address = address;
+    return stats;
+}
+
+INLINE float2 stat_pair(const struct lane_stats &stats, int n) {
+    return n < STATS_AHEAD ? stats.ahead[n] : load_pair(stats.address + (unsigned)(n * 32));
+}
+
+/* P^T in place of S^T. */
+INLINE void probabilities(float (&s)[SCORE_REGS], const struct attn_args &a,
+                          const struct lane_stats &lse) {
 #pragma unroll
     for (int n = 0; n < SCORE_QUERIES / 8; n++) {
-        const float2 l = load_pair(lse + (unsigned)(n * 32));
+        const float2 l = stat_pair(lse, n);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const float d = fmaf(s[4 * n + i], a.scale_log2, i % 2 == 0 ? -l.x : -l.y);
@@ -56,10 +80,11 @@ INLINE void probabilities(float (&s)[SCORE_REGS], const struct attn_args &a, uns
 }
 
 /* dS^T in place of dP^T. */
-INLINE void differentiate(float (&dp)[SCORE_REGS], const float (&p)[SCORE_REGS], unsigned delta) {
+INLINE void differentiate(float (&dp)[SCORE_REGS], const float (&p)[SCORE_REGS],
+                          const struct lane_stats &delta) {
 #pragma unroll
     for (int n = 0; n < SCORE_QUERIES / 8; n++) {
-        const float2 d = load_pair(delta + (unsigned)(n * 32));
+        const float2 d = stat_pair(delta, n);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             dp[4 * n + i] = p[4 * n + i] * (dp[4 * n + i] - (i % 2 == 0 ? d.x : d.y));
@@ -78,10 +103,11 @@ INLINE float alibi_of(const struct lane_keys &keys, int half, int query) {
 
 /* Likewise with bounds, softcap and ALiBi. query: this lane's first one. */
 INLINE void probabilities_with(float (&s)[SCORE_REGS], const struct attn_args &a,
-                               const struct lane_keys &keys, int query, unsigned lse) {
+                               const struct lane_keys &keys, int query,
+                               const struct lane_stats &lse) {
 #pragma unroll
     for (int n = 0; n < SCORE_QUERIES / 8; n++) {
-        const float2 l = load_pair(lse + (unsigned)(n * 32));
+        const float2 l = stat_pair(lse, n);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int half = i / 2, q = query + 8 * n + i % 2;
@@ -97,12 +123,11 @@ INLINE void probabilities_with(float (&s)[SCORE_REGS], const struct attn_args &a
 /* The derivative of softcap from P: where P is 0, so is dS. */
 INLINE void differentiate_with(float (&dp)[SCORE_REGS], const float (&source)[SCORE_REGS],
                                const struct attn_args &a, const struct lane_keys &keys, int query,
-                               unsigned lse, unsigned delta) {
+                               unsigned lse, const struct lane_stats &delta) {
     const float factor = a.softcap_log2 > 0.0f ? reciprocal_fast(a.softcap_log2) : 0.0f;
 #pragma unroll
     for (int n = 0; n < SCORE_QUERIES / 8; n++) {
-        const float2 l = load_pair(lse + (unsigned)(n * 32));
-        const float2 d = load_pair(delta + (unsigned)(n * 32));
+        const float2 l = load_pair(lse + (unsigned)(n * 32)), d = stat_pair(delta, n);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int half = i / 2, q = query + 8 * n + i % 2;
@@ -118,13 +143,14 @@ INLINE void differentiate_with(float (&dp)[SCORE_REGS], const float (&source)[SC
     }
 }
 
-/* first: of the warpgroup's keys. */
+/* Tile n of those posted; first: of the warpgroup's keys. */
 INLINE void to_probabilities(float (&s)[SCORE_REGS], const struct attn_args &a,
-                             const struct work &w, const struct query_tile &q, bool plain,
-                             int first, unsigned lse) {
+                             const struct work &w, const struct query_tile *posted, unsigned n,
+                             bool plain, int first, const struct lane_stats &lse) {
     if (plain) {
         probabilities(s, a, lse);
     } else {
+        const struct query_tile q = read_posted(posted, n);
         const struct lane_keys keys = keys_of_lane(a, w, q.head, first);
         probabilities_with(s, a, keys, query_of_lane(q), lse);
     }
@@ -132,11 +158,12 @@ INLINE void to_probabilities(float (&s)[SCORE_REGS], const struct attn_args &a,
 
 INLINE void to_gradients(float (&dp)[SCORE_REGS], const float (&p)[SCORE_REGS],
                          const struct attn_args &a, const struct work &w,
-                         const struct query_tile &q, bool plain, int first, unsigned lse,
-                         unsigned delta) {
+                         const struct query_tile *posted, unsigned n, bool plain, int first,
+                         unsigned lse, const struct lane_stats &delta) {
     if (plain) {
         differentiate(dp, p, delta);
     } else {
+        const struct query_tile q = read_posted(posted, n);
         const struct lane_keys keys = keys_of_lane(a, w, q.head, first);
         differentiate_with(dp, p, a, keys, query_of_lane(q), lse, delta);
     }

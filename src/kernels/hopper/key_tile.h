@@ -107,6 +107,16 @@ struct query_tile {
 
 enum { PLAIN = 1, LAST_OF_SUM = 4, POSTED = 4 };
 
+/* Ahead of a GEMM: while one reads shared memory, a load waits for hundreds of cycles. */
+INLINE unsigned read_flags(const struct query_tile *posted, unsigned n) {
+    unsigned flags;
+    asm volatile("ld.shared.b32 %0, [%1];"
+                 : "=r"(flags)
+                 : "r"(shared_address(&posted[n % POSTED].flags))
+                 : "memory");
+    return flags;
+}
+
 /* Kept nowhere else: registers are short. */
 INLINE struct query_tile read_posted(const struct query_tile *posted, unsigned n) {
     struct query_tile q;
