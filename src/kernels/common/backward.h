@@ -176,7 +176,7 @@ enum {
     ROW_LANES = ATTN_D <= 64    ? 8
                 : ATTN_D <= 128 ? 16
                                 : 32,             /* of a row, 8 columns each */
-    PHASE_GROUPS = 4,                             /* loads in flight */
+    PHASE_GROUPS = 8,                             /* loads in flight, of O and of dO */
     PHASE_ROWS = PHASE_GROUPS * LANES / ROW_LANES /* of a warp */
 };
 
@@ -221,19 +221,20 @@ INLINE void rows_phase(const struct attn_backward_args &b) {
     if (!__any_sync(~0U, padded)) {
         return; /* a sequence that is shorter than the longest */
     }
-    float sum[PHASE_GROUPS];
+    float sum[PHASE_GROUPS], lse[PHASE_GROUPS];
 #pragma unroll
     for (int i = 0; i < PHASE_GROUPS; i++) {
         const int row = first + i * (LANES / ROW_LANES);
         float x[8], y[8];
+        /* no branch: loads of all groups are in flight together */
+        const bool exists = row < w.seq_q && column < b.a.head_dim_v;
+        load_chunk(x, o_of(b.a, w) + row * b.a.o_row + column, exists);
+        load_chunk(y, d_o_of(b, w) + row * b.s_d_o.row + column, exists);
+        lse[i] = column == 0 && row < w.seq_q ? lse_of(b.a, w)[row * b.a.lse_row] : MINUS_INFINITY;
         sum[i] = 0.0f;
-        if (row < w.seq_q && column < b.a.head_dim_v) {
-            load_chunk(x, o_of(b.a, w) + row * b.a.o_row + column, true);
-            load_chunk(y, d_o_of(b, w) + row * b.s_d_o.row + column, true);
 #pragma unroll
-            for (int j = 0; j < 8; j++) {
-                sum[i] = fmaf(x[j], y[j], sum[i]);
-            }
+        for (int j = 0; j < 8; j++) {
+            sum[i] = fmaf(x[j], y[j], sum[i]);
         }
     }
 #pragma unroll
@@ -249,11 +250,10 @@ INLINE void rows_phase(const struct attn_backward_args &b) {
             clear_chunk((element *)b.dq + start_of_q(b, w, b.s_dq) + row * b.s_dq.row + column);
         }
         if (column == 0 && padded) {
-            const float lse = row < w.seq_q ? lse_of(b.a, w)[row * b.a.lse_row] : MINUS_INFINITY;
             b.delta[at + row] = sees ? sum[i] : 0.0f; /* else its dO may be NaN */
-            b.lse_log2[at + row] = lse == MINUS_INFINITY  ? -MINUS_INFINITY
-                                   : sizeof(element) == 4 ? lse
-                                                          : lse * LOG2_E;
+            b.lse_log2[at + row] = lse[i] == MINUS_INFINITY ? -MINUS_INFINITY
+                                   : sizeof(element) == 4   ? lse[i]
+                                                            : lse[i] * LOG2_E;
             if (b.turns != 0 && row % ATTN_TURN_ROWS == 0) {
                 b.turns[(at + row) / ATTN_TURN_ROWS] = 0;
             }

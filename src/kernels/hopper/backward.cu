@@ -18,7 +18,7 @@
  *   turns      two warps add dQ to global memory, in turn (dq.h)
  *   epilogue   dK, dV of the group's parts, in turn (dkv.h); through shared memory
  *
- * Two launches: PHASE_ROWS (common/backward.h), then this, by PDL. CTAs take tiles by a ticket: key
+ * Two launches: PHASE_ROWS (common/backward.h), then this. CTAs take tiles by a ticket: key
  * tiles of a head in ascending order, those of section_heads heads side by side. Of a short
  * sequence the key tiles are one cluster, which begin at different tiles of queries (key_tile.h).
  *
@@ -311,7 +311,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __shared__ int shared_ticket;
     const struct attn_backward_args &b = t.b;
     if (b.phase == ATTN_PHASE_ROWS) {
-        pdl_launch_dependents();
         rows_phase(b);
         return;
     }
@@ -325,11 +324,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     bar.sum_filled = bar.sum_full + 2 * MBARRIER_BYTES;
     bar.sum_empty = bar.sum_filled + 2 * MBARRIER_BYTES;
     if (b.cluster > 0) {
-        cluster_arrive();
-    }
-    pdl_wait(); /* for LSE, D and the counters */
-    if (b.cluster > 0) {
-        cluster_wait(); /* all CTAs run: their shared memory exists */
+        cluster_sync(); /* all CTAs run: their shared memory exists */
     }
     const int rank = b.cluster > 0 ? cta_rank() : 0;
     if (threadIdx.x == 0) {

@@ -335,7 +335,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __shared__ int shared_ticket;
     const struct attn_backward_args &b = t.b;
     if (b.phase == ATTN_PHASE_ROWS) {
-        pdl_launch_dependents();
         rows_phase(b);
         return;
     }
@@ -348,7 +347,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     bar.sum_empty = bar.sum_filled + MBARRIER_BYTES;
     bar.q_full = bar.sum_empty + MBARRIER_BYTES;
     bar.q_empty = bar.q_full + ATTN_STAGES * MBARRIER_BYTES;
-    pdl_wait(); /* for LSE, D and the counters */
     if (threadIdx.x == 0) {
         shared_ticket = (int)atomicAdd(b.ticket, 1U);
         for (int i = 0; i < ATTN_DQ_PARTS; i++) {
