@@ -101,7 +101,7 @@ INLINE float alibi_of(const struct lane_keys &keys, int half, int query) {
     return keys.slope * fabsf((float)(query + keys.diagonal - keys.key - 8 * half));
 }
 
-/* Likewise with bounds, softcap and ALiBi. query: this lane's first one. */
+/* Likewise with bounds, softcap and ALiBi. */
 INLINE void probabilities_with(float (&s)[SCORE_REGS], const struct attn_args &a,
                                const struct lane_keys &keys, int query,
                                const struct lane_stats &lse) {
@@ -143,16 +143,40 @@ INLINE void differentiate_with(float (&dp)[SCORE_REGS], const float (&source)[SC
     }
 }
 
-/* Tile n of those posted; first: of the warpgroup's keys. */
+INLINE bool has_options(const struct attn_args &a) {
+    return a.softcap_log2 > 0.0f || a.alibi;
+}
+
+/* P or dS = 0 where a query of posted tile n does not see a key. first: of the warpgroup's keys. */
+INLINE void hide(float (&x)[SCORE_REGS], const struct attn_args &a, const struct work &w,
+                 const struct query_tile *posted, unsigned n, int first) {
+    const struct query_tile q = read_posted(posted, n);
+    const struct lane_keys keys = keys_of_lane(a, w, q.head, first);
+    const int query = query_of_lane(q);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int begin = keys.queries[half].begin - query, end = keys.queries[half].end - query;
+#pragma unroll
+        for (int i = 0; i < SCORE_REGS / 2; i++) {
+            const int at = i / 2 * 8 + i % 2; /* queries after this lane's first one */
+            float &one = x[i / 2 * 4 + half * 2 + i % 2];
+            one = at >= begin && at < end ? one : 0.0f;
+        }
+    }
+}
+
 INLINE void to_probabilities(float (&s)[SCORE_REGS], const struct attn_args &a,
                              const struct work &w, const struct query_tile *posted, unsigned n,
                              bool plain, int first, const struct lane_stats &lse) {
-    if (plain) {
-        probabilities(s, a, lse);
-    } else {
+    if (has_options(a)) {
         const struct query_tile q = read_posted(posted, n);
         const struct lane_keys keys = keys_of_lane(a, w, q.head, first);
         probabilities_with(s, a, keys, query_of_lane(q), lse);
+        return;
+    }
+    probabilities(s, a, lse);
+    if (!plain) {
+        hide(s, a, w, posted, n, first);
     }
 }
 
@@ -160,12 +184,15 @@ INLINE void to_gradients(float (&dp)[SCORE_REGS], const float (&p)[SCORE_REGS],
                          const struct attn_args &a, const struct work &w,
                          const struct query_tile *posted, unsigned n, bool plain, int first,
                          unsigned lse, const struct lane_stats &delta) {
-    if (plain) {
-        differentiate(dp, p, delta);
-    } else {
+    if (has_options(a)) {
         const struct query_tile q = read_posted(posted, n);
         const struct lane_keys keys = keys_of_lane(a, w, q.head, first);
         differentiate_with(dp, p, a, keys, query_of_lane(q), lse, delta);
+        return;
+    }
+    differentiate(dp, p, delta);
+    if (!plain) {
+        hide(dp, a, w, posted, n, first);
     }
 }
 

@@ -101,8 +101,7 @@ INLINE int tile_at(const struct attn_backward_args &b, const struct key_tile &ti
 struct query_tile {
     int head, number;
     unsigned rank;  /* in the sum of dQ */
-    unsigned flags; /* LAST_OF_SUM; PLAIN << g: all its queries see all keys of warpgroup g, and
-                       there are no options */
+    unsigned flags; /* LAST_OF_SUM; PLAIN << g: all its queries see all keys of warpgroup g */
 };
 
 enum { PLAIN = 1, LAST_OF_SUM = 4, POSTED = 4 };
@@ -167,7 +166,7 @@ INLINE unsigned plain_flags(const struct attn_backward_args &b, const struct key
     unsigned flags = 0;
     for (int group = 0; group < CONSUMERS; group++) {
         const int low = tile.first + (SAME_KEYS ? 0 : group * WG_ROWS), high = low + WG_ROWS - 1;
-        if (high < tile.w.seq_kv && !(b.a.softcap_log2 > 0.0f) && !b.a.alibi &&
+        if (high < tile.w.seq_kv &&
             number * ATTN_BM >= queries_of_key(b.a, tile.w, high).begin &&
             (number + 1) * ATTN_BM <= queries_of_key(b.a, tile.w, low).end) {
             flags |= (unsigned)PLAIN << group;
