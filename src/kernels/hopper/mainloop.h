@@ -19,6 +19,9 @@
 /* Named barriers; one for each warpgroup, or Q stage, from TURN_BARRIER and WG_BARRIER on. */
 enum named { TURN_BARRIER = 1, WG_BARRIER = 8, END_BARRIER = 12 };
 
+/* That wait for the end of work: consumers, and the warp that loads V (values.h). */
+enum { END_THREADS = CONSUMERS * WG_THREADS + MIXED * LANES };
+
 /* The state of a consumer warpgroup. */
 struct consumer {
     struct barriers b;
