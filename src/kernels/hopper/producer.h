@@ -456,7 +456,7 @@ INLINE void producer_loop(const struct attn_tma_args &t, const struct stages &at
     }
     pdl_wait(); /* other threads touch global memory only after a descriptor or a posted tile */
     if constexpr (MIXED != 0) {
-        keep_position(*mixed_position_of_cta(), first_mixed_position(&a, (int)gridDim.x));
+        keep_mixed_position(first_mixed_position(&a, (int)gridDim.x));
     }
     if constexpr (HAS_PACKED_TICKETS != 0) {
         if (a.cu_seqlens_q != 0) {

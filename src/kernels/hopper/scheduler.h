@@ -239,10 +239,10 @@ INLINE struct mixed_position *mixed_position_of_cta(void) {
 }
 
 /* By all lanes of the producer warp, which hold the same. */
-template <class part> INLINE void keep_position(part &kept, const part &value) {
+INLINE void keep_mixed_position(const struct mixed_position &position) {
     __syncwarp(); /* all have read the one before */
     if (is_leader()) {
-        kept = value;
+        *mixed_position_of_cta() = position;
     }
     __syncwarp();
 }
@@ -259,16 +259,13 @@ INLINE void locate_tile(const struct attn_args &a, struct producer &p) {
     p.item = p.number;
     const bool packed = HAS_PACKED_TICKETS && a.cu_seqlens_q != 0;
     if constexpr (MIXED != 0) {
-        struct mixed_position *const position = mixed_position_of_cta();
+        struct mixed_position position = *mixed_position_of_cta();
         struct mixed_item found;
-        int item;
-        const int kind = kind_of_ticket(position, p.number, &item);
-        struct mixed_place place = position->places[kind];
-        if (!find_mixed_item(&a, position->each, kind, item, &place, &found)) {
+        if (!find_mixed_item(&a, &position, p.number, &found)) {
             p.all = 0;
             return;
         }
-        keep_position(position->places[kind], place);
+        keep_mixed_position(position);
         p.w.batch = found.sequence;
         p.w.head = found.head;
         p.w.first_row = found.first_row;
