@@ -162,7 +162,7 @@ INLINE void split_epilogue(struct consumer &c, const struct attn_args &a, struct
 /* end-of-work, with so many retries served: whether that is all that were requested. */
 INLINE bool is_end_of_work(struct consumer &c, int retries_served) {
     release_stored_q(c);
-    named_barrier_sync(END_BARRIER, CONSUMERS * WG_THREADS); /* no request can follow */
+    named_barrier_sync(END_BARRIER, END_THREADS); /* no request can follow */
     if (*(volatile unsigned *)&c.descriptors->retries_requested == (unsigned)retries_served) {
         return true;
     }

@@ -3,16 +3,18 @@
  * forward.cu - forward attention for Hopper (sm_90a). Persistent, warp-specialized.
  *
  *   producer warp: TMA loads of Q, K, V into mbarrier-guarded rings         (producer.h)
+ *   forward_mixed.cu: V by a warp of its own                                (values.h)
  *   consumer warpgroups, 64 query rows each: S = QK^T, softmax, O += PV     (mainloop.h)
  *   epilogue: O / l through shared memory, TMA store; LSE                   (epilogue.h)
  *
- * One source, six kernels; all take a sink:
+ * One source, seven kernels; all take a sink:
  *   forward.cu         no mask
  *   forward_causal.cu  a causal mask
  *   forward_full.cu    causal or not; windows, softcap, ALiBi, packed sequences, used_kv
  *   forward_mask.cu    all of these, and a boolean mask
  *   forward_bias.cu    all of these, and an additive bias
  *   forward_chunk.cu   as forward_full.cu; CTAs share the keys of a Q tile    (split_kv.h)
+ *   forward_mixed.cu   as forward_chunk.cu; pages, splits by lengths in memory (mixed.h)
  *
  * Scheduling. Unmasked: static, one Q tile after the other. Masked: dynamic, longest tile first, by
  * an atomic counter in the workspace. The producer publishes each tile as a descriptor next to Q,
@@ -39,6 +41,7 @@
 #include "hopper/consumer.h"
 #include "hopper/loader.h"
 #include "hopper/producer.h"
+#include "hopper/values.h"
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     ATTN_ENTRY(const __grid_constant__ struct attn_tma_args t) {
@@ -74,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
         for (unsigned i = 0; i < Q_STAGES; i++) {
             mbarrier_init(b.q_full + i * MBARRIER_BYTES, 1);
-            mbarrier_init(b.q_empty + i * MBARRIER_BYTES, 4 * CONSUMERS);
+            mbarrier_init(b.q_empty + i * MBARRIER_BYTES, 4 * CONSUMERS + MIXED);
         }
         for (int i = 0; i < 2 * Q_STAGES; i++) {
             descriptors.descriptor[i].retry = 0;
@@ -100,6 +103,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             const int warp = __shfl_sync(~0U, (int)threadIdx.x % WG_THREADS / LANES, 0);
             if (warp == 0) {
                 producer_loop(t, at, b, &descriptors, scores);
+            } else if (MIXED && warp == VALUE_WARP) {
+                value_loop(t, at, b, &descriptors);
             } else if (warp == TAIL_WARP && has_tails(t.a)) {
                 zero_tails(at, b);
             } else if (LISTED && warp <= LOADER_WARPS && has_scores(t.a)) {

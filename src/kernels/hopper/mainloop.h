@@ -19,6 +19,9 @@
 /* Named barriers; one for each warpgroup, or Q stage, from TURN_BARRIER and WG_BARRIER on. */
 enum named { TURN_BARRIER = 1, WG_BARRIER = 8, END_BARRIER = 12 };
 
+/* That wait for the end of work: consumers, and the warp that loads V (values.h). */
+enum { END_THREADS = CONSUMERS * WG_THREADS + MIXED * LANES };
+
 /* The state of a consumer warpgroup. */
 struct consumer {
     struct barriers b;
@@ -156,8 +159,9 @@ INLINE void finish_o(struct consumer &c, float (&o)[O_REGS], unsigned (&before)[
 }
 
 /* One mainloop iteration: S of tile n, O += PV of the tile before, P of tile n. `safe`: with a
- * running max; tile n may be the last. Not `overlap`: p may be `before`. */
-template <bool safe, bool overlap>
+ * running max; tile n may be the last. Not `overlap`: p may be `before`. `options`: tests for
+ * those of mask.h. */
+template <bool safe, bool overlap, bool options = MASK_IN_MAINLOOP>
 INLINE void iteration(struct consumer &c, const struct attn_args &a, const struct work &w,
                       const struct warpgroup_rows &rows, int n, unsigned q, float (&o)[O_REGS],
                       unsigned (&before)[P_REGS], unsigned (&p)[P_REGS],
@@ -178,7 +182,7 @@ INLINE void iteration(struct consumer &c, const struct attn_args &a, const struc
                              2 * WG_THREADS);
     }
     finish_s<overlap>(c, s, o, before);
-    if (safe || MASK_IN_MAINLOOP) {
+    if (safe || options) {
         apply_options(s, a, w, rows, n, safe, c.lane);
     }
     const unsigned rescaled =
@@ -199,6 +203,34 @@ INLINE void final_pv(struct consumer &c, float (&o)[O_REGS], unsigned (&p)[P_REG
  * of may_lack_max, in the form that is 2 % faster here (docs/lab). */
 INLINE bool needs_running_max(const struct warpgroup_rows &rows, int n, int end) {
     return FRONT_TILE_FIRST ? n == end : MASKED && (n - 1) * ATTN_BN >= rows.common.end - ATTN_BN;
+}
+
+/* The tiles from n - 1 to `last`, none of which needs a running max; two P: PV reads one while
+ * softmax writes the other. */
+template <bool options>
+INLINE void overlapped_tiles(struct consumer &c, const struct attn_args &a, const struct work &w,
+                             const struct warpgroup_rows &rows, int n, int last, unsigned q,
+                             float (&o)[O_REGS], unsigned (&p)[P_REGS], unsigned (&other)[P_REGS],
+                             struct softmax_state &state) {
+#pragma unroll 1
+    for (;;) {
+        if (--n < last) {
+            final_pv(c, o, p);
+            return;
+        }
+        iteration<false, true, options>(c, a, w, rows, n, q, o, p, other, state);
+        if (--n < last) {
+            final_pv(c, o, other);
+            return;
+        }
+        iteration<false, true, options>(c, a, w, rows, n, q, o, other, p, state);
+    }
+}
+
+/* MIXED: whether such tiles have no option, not even a mask: only a window crosses them. Code that
+ * is jumped over costs: the loop of all options is larger than the instruction cache. */
+INLINE bool is_plain(const struct attn_args &a) {
+    return MIXED && a.left < 0 && !a.alibi && !(a.softcap_log2 > 0.0f);
 }
 
 /* KV tiles [begin, end) of this warpgroup's rows. DEFER_V: V of the `skipped` tiles before them is
@@ -237,20 +269,10 @@ INLINE void mainloop(struct consumer &c, const struct attn_args &a, const struct
         n--;
         iteration<true, false>(c, a, w, rows, n, q, o, p, p, state);
     }
-    if (OVERLAP) { /* two P: PV reads one while softmax writes the other */
-#pragma unroll 1
-        for (;;) {
-            if (--n < last) {
-                final_pv(c, o, p);
-                return;
-            }
-            iteration<false, true>(c, a, w, rows, n, q, o, p, other, state);
-            if (--n < last) {
-                final_pv(c, o, other);
-                return;
-            }
-            iteration<false, true>(c, a, w, rows, n, q, o, other, p, state);
-        }
+    if (OVERLAP && is_plain(a)) {
+        overlapped_tiles<false>(c, a, w, rows, n, last, q, o, p, other, state);
+    } else if (OVERLAP) {
+        overlapped_tiles<MASK_IN_MAINLOOP>(c, a, w, rows, n, last, q, o, p, other, state);
     } else {
 #pragma unroll 1
         while (--n >= last) {

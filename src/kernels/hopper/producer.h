@@ -5,6 +5,9 @@
  *
  *     for each Q tile (scheduler.h):   K(0)  Q + descriptor   K(1) V(0)  K(2) V(1)  ...  V(n - 1)
  *
+ * forward_mixed.cu: two warps issue at once, this one Q and K, another V (values.h). A KV tile over
+ * small pages is many boxes, and to issue both takes one warp longer than HBM takes to send them.
+ *
  * forward_full.cu: where a V tile reaches past the keys in use, TMA loads what lies there, and
  * 0 x NaN would show. A warp of its own waits for such a tile, zeroes those rows, and passes it on
  * to the consumers, while the producer goes on: a packed batch has such a tile in each Q tile.
@@ -47,6 +50,13 @@ INLINE void post_v_tail(struct producer &p, int stage, int in_use) {
     p.v_zeroed ^= 1;
     if (is_leader()) {
         *v_tail_mailbox() = {stage, in_use};
+    }
+}
+
+INLINE void end_v_tails(struct producer &p) {
+    post_v_tail(p, 0, -1);
+    if (is_leader()) {
+        mbarrier_arrive(p.b.v_landed);
     }
 }
 
@@ -139,42 +149,8 @@ INLINE void publish_q_tile(const struct attn_tma_args &t, struct producer &p, co
     advance<Q_STAGES>(p.q);
 }
 
-/* Paged: the box of a lane in KV tile n. Boxes are a page or a KV tile, whichever is smaller. One
- * after the last key is that key's again: it is hidden anyway, and no unused entry of the table is
- * followed. */
-struct box {
-    int page, row;
-};
-
-INLINE int rows_of_box(const struct attn_args &a) {
-    return min(a.page_size, (int)ATTN_BN);
-}
-
-INLINE struct box box_of_lane(const struct attn_args &a, const struct work &w, int n) {
-    const int rows = rows_of_box(a), lane = (int)threadIdx.x % LANES;
-    const int key = min(n * ATTN_BN + min(lane * rows, ATTN_BN - 1), w.seq_kv - 1);
-    return {page_of_key(a, w.batch, key), row_in_page(a, key) & -rows}; /* rows: a power of 2 */
-}
-
-/* A tile of K or V, by all lanes. */
-INLINE void load_boxes(unsigned to, const struct attn_tensor_map *map, unsigned barrier,
-                       const struct attn_args &a, struct box box, int head) {
-    const int first = (int)threadIdx.x % LANES * rows_of_box(a);
-    if (is_leader()) {
-        mbarrier_arrive_expect(barrier, KV_BYTES);
-    }
-    __syncwarp();
-    if (first < ATTN_BN) {
-#pragma unroll
-        for (int c = 0; c < CHUNKS; c++) {
-            tma_load(to + (unsigned)(c * KV_CHUNK + first * SWIZZLE_BYTES), map, barrier, 64 * c,
-                     box.row, head, box.page);
-        }
-    }
-}
-
 INLINE void load_v_tile(const struct attn_tma_args &t, struct producer &p, const struct work &w,
-                        int n, int first_key, int head_kv, int batch, struct box box = {}) {
+                        int n, int first_key, int head_kv, int batch) {
     const unsigned full = p.b.v_full + (unsigned)(p.v.stage * MBARRIER_BYTES);
     const int in_use = v_rows_in_use(t.a, w, n);
     const bool has_tail = FULL && in_use < ATTN_BN;
@@ -184,10 +160,7 @@ INLINE void load_v_tile(const struct attn_tma_args &t, struct producer &p, const
             post_v_tail(p, p.v.stage, in_use);
         }
     }
-    if (is_paged(t.a)) {
-        load_boxes(p.at.v + (unsigned)(p.v.stage * KV_BYTES), &t.v, has_tail ? p.b.v_landed : full,
-                   t.a, box, head_kv);
-    } else if (is_leader()) {
+    if (is_leader()) {
         load_tile(p.at.v + (unsigned)(p.v.stage * KV_BYTES), &t.v, has_tail ? p.b.v_landed : full,
                   KV_CHUNK, KV_BYTES, first_key + n * ATTN_BN, head_kv, batch);
     }
@@ -203,26 +176,18 @@ INLINE void load_q_tile(const struct attn_tma_args &t, struct producer &p, bool 
     const int head_kv = head_kv_of(a, w);
     const bool packed = FULL && a.cu_seqlens_q != 0;
     const int first_query = packed ? a.cu_seqlens_q[w.batch] : 0;
-    const int first_key = packed && !is_paged(a) ? a.cu_seqlens_kv[w.batch] : 0;
+    const int first_key = packed ? a.cu_seqlens_kv[w.batch] : 0;
     const int batch = packed ? 0 : w.batch;
     const int count = keys.end - keys.begin;
     const int fetch_at = safe ? -1 : PREFETCH_NEXT_Q ? min(count, 1) : max(count - 1, 0);
-    struct box box = {}, before; /* of this K tile, and of V of the tile before */
 #pragma unroll 1
     for (int i = 0; i <= count; i++) {
         if (i == fetch_at) {
             fetch_next_tile(t, p);
         }
-        before = box;
         if (i < count) {
-            if (is_paged(a)) { /* the table is read while the stage is waited for */
-                box = box_of_lane(a, w, kv_tile(keys, i));
-            }
             mbarrier_wait(p.b.k_empty + (unsigned)(p.k.stage * MBARRIER_BYTES), p.k.parity);
-            if (is_paged(a)) {
-                load_boxes(p.at.k + (unsigned)(p.k.stage * KV_BYTES), &t.k,
-                           p.b.k_full + (unsigned)(p.k.stage * MBARRIER_BYTES), a, box, head_kv);
-            } else if (is_leader()) {
+            if (is_leader()) {
                 load_tile(p.at.k + (unsigned)(p.k.stage * KV_BYTES), &t.k,
                           p.b.k_full + (unsigned)(p.k.stage * MBARRIER_BYTES), KV_CHUNK, KV_BYTES,
                           first_key + kv_tile(keys, i) * ATTN_BN, head_kv, batch);
@@ -232,7 +197,108 @@ INLINE void load_q_tile(const struct attn_tma_args &t, struct producer &p, bool 
         if (i == 0) {
             publish_q_tile(t, p, w, all, fetch_at<0, count> 0, first_query, batch);
         } else {
-            load_v_tile(t, p, w, kv_tile(keys, i - 1), first_key, head_kv, batch, before);
+            load_v_tile(t, p, w, kv_tile(keys, i - 1), first_key, head_kv, batch);
+        }
+    }
+}
+
+/* ---- MIXED: K by this warp, V by one of its own (values.h) ----------------------------------- */
+
+/* Where the boxes of a Q tile's K and V lie. A box is of a page or a KV tile, whichever is smaller;
+ * not paged: it is a KV tile, its page the batch entry. */
+struct kv_boxes {
+    int head, batch, first_key;
+    int count;                 /* of a KV tile */
+    unsigned long long policy; /* of L2: what no other Q tile reads goes first */
+};
+
+struct box {
+    int page, row;
+};
+
+INLINE struct kv_boxes kv_boxes_of(const struct attn_args &a, const struct work &w) {
+    const bool packed = a.cu_seqlens_q != 0 && !is_paged(a);
+    return {head_kv_of(a, w), packed ? 0 : w.batch, packed ? a.cu_seqlens_kv[w.batch] : 0,
+            is_paged(a) ? ATTN_BN / min(a.page_size, (int)ATTN_BN) : 1,
+            l2_policy(w.rows <= ATTN_BM && a.packed_heads == a.heads_per_kv)};
+}
+
+/* Box `lane` of KV tile n. Paged: one after the last key is that key's again: it is hidden anyway,
+ * and no unused entry of the table is followed. */
+INLINE struct box box_of_lane(const struct attn_args &a, const struct work &w,
+                              const struct kv_boxes &boxes, int n) {
+    if (!is_paged(a)) {
+        return {boxes.batch, boxes.first_key + n * ATTN_BN};
+    }
+    const int rows = min(a.page_size, (int)ATTN_BN), lane = (int)threadIdx.x % LANES;
+    const int key = min(n * ATTN_BN + min(lane * rows, ATTN_BN - 1), w.seq_kv - 1);
+    return {page_of_key(a, w.batch, key), row_in_page(a, key) & -rows}; /* rows: a power of 2 */
+}
+
+/* Operands of a TMA load are uniform registers. From a shuffle, in a branch of elect.sync, they get
+ * there in one instruction; for lanes that differ ptxas makes a loop of 60 cycles a box. */
+template <int count>
+INLINE void load_each_box(unsigned to, const struct attn_tensor_map *map, unsigned barrier,
+                          struct box box, const struct kv_boxes &boxes) {
+#pragma unroll
+    for (int i = 0; i < count; i++) {
+        const int page = __shfl_sync(~0U, box.page, i);
+        const int row = count == 1 ? __shfl_sync(~0U, box.row, 0) : 0;
+        if (elect_one()) {
+#pragma unroll
+            for (int c = 0; c < CHUNKS; c++) {
+                tma_load_hinted(to + (unsigned)(c * KV_CHUNK + i * (KV_CHUNK / count)), map,
+                                barrier, 64 * c, row, boxes.head, page, boxes.policy);
+            }
+        }
+    }
+}
+
+/* A tile of K or V, by all lanes. */
+INLINE void load_boxes(unsigned to, const struct attn_tensor_map *map, unsigned barrier,
+                       struct box box, const struct kv_boxes &boxes) {
+    if (elect_one()) {
+        mbarrier_arrive_expect(barrier, KV_BYTES);
+    }
+    switch (boxes.count) {
+    case 1: load_each_box<1>(to, map, barrier, box, boxes); break;
+    case 2: load_each_box<2>(to, map, barrier, box, boxes); break;
+    case 4: load_each_box<4>(to, map, barrier, box, boxes); break;
+    default: load_each_box<8>(to, map, barrier, box, boxes);
+    }
+}
+
+/* One Q tile: the first K, Q with its descriptor, the other K. The table is read a tile ahead. */
+INLINE void load_q_and_keys(const struct attn_tma_args &t, struct producer &p, bool safe) {
+    const struct attn_args &a = t.a;
+    const struct work w = p.w;
+    const struct tile_range all = kv_tiles_of_q_tile(a, w);
+    const struct tile_range keys = kv_tiles_of_split(a, all, p.item);
+    const struct kv_boxes boxes = kv_boxes_of(a, w);
+    const bool packed = a.cu_seqlens_q != 0;
+    const int count = keys.end - keys.begin;
+    struct box box = {};
+    if (count > 0) {
+        box = box_of_lane(a, w, boxes, kv_tile(keys, 0));
+    }
+#pragma unroll 1
+    for (int i = 0; i < max(count, 1); i++) {
+        if (!safe && i == max(count - 1, 0)) {
+            fetch_next_tile(t, p);
+        }
+        if (count > 0) {
+            const struct box own = box;
+            if (i + 1 < count) {
+                box = box_of_lane(a, w, boxes, kv_tile(keys, i + 1));
+            }
+            mbarrier_wait(p.b.k_empty + (unsigned)(p.k.stage * MBARRIER_BYTES), p.k.parity);
+            load_boxes(p.at.k + (unsigned)(p.k.stage * KV_BYTES), &t.k,
+                       p.b.k_full + (unsigned)(p.k.stage * MBARRIER_BYTES), own, boxes);
+            advance<ATTN_STAGES>(p.k);
+        }
+        if (i == 0) {
+            publish_q_tile(t, p, w, all, safe, count > 0, packed ? a.cu_seqlens_q[w.batch] : 0,
+                           packed ? 0 : w.batch);
         }
     }
 }
@@ -381,7 +447,6 @@ INLINE void producer_loop(const struct attn_tma_args &t, const struct stages &at
                          {},
                          0,
                          0,
-                         {},
                          0};
     /* FULL: bounds may be in global memory; forward_chunk.cu, whose kernels are short, looks */
     if (!FULL || (SPLIT_KV && !MIXED && a.cu_seqlens_q == 0 && a.used_kv == 0 && a.used_q == 0 &&
@@ -391,7 +456,7 @@ INLINE void producer_loop(const struct attn_tma_args &t, const struct stages &at
     }
     pdl_wait(); /* other threads touch global memory only after a descriptor or a posted tile */
     if constexpr (MIXED != 0) {
-        p.mixed = first_mixed_position(&a, (int)gridDim.x);
+        keep_mixed_position(first_mixed_position(&a, (int)gridDim.x));
     }
     if constexpr (HAS_PACKED_TICKETS != 0) {
         if (a.cu_seqlens_q != 0) {
@@ -409,6 +474,8 @@ INLINE void producer_loop(const struct attn_tma_args &t, const struct stages &at
         if (safe || p.number < p.all) {
             if (LISTED) {
                 load_listed_q_tile(t, p, l, safe);
+            } else if (MIXED) {
+                load_q_and_keys(t, p, safe);
             } else {
                 load_q_tile(t, p, safe);
             }
@@ -425,12 +492,9 @@ INLINE void producer_loop(const struct attn_tma_args &t, const struct stages &at
     if (LISTED && has_scores(a)) {
         post_q_tile(l, 0, 0, -1);
     }
-    if constexpr (FULL != 0) {
+    if constexpr (FULL != 0 && MIXED == 0) {
         if (has_tails(a)) {
-            post_v_tail(p, 0, -1);
-            if (is_leader()) {
-                mbarrier_arrive(b.v_landed);
-            }
+            end_v_tails(p);
         }
     }
 }

@@ -229,9 +229,23 @@ struct producer {
     struct packed_position packed;
     int item;       /* `number`, or that of the retry; MIXED: the item of mixed.h */
     unsigned retry; /* SPLIT_KV: the warps that requested it; 0: no retry */
-    struct mixed_position mixed;
-    int slot; /* MIXED */
+    int slot;       /* MIXED */
 };
+
+/* MIXED: where the CTA is among the items. In shared memory: the producer has few registers. */
+INLINE struct mixed_position *mixed_position_of_cta(void) {
+    __shared__ struct mixed_position position;
+    return &position;
+}
+
+/* By all lanes of the producer warp, which hold the same. */
+INLINE void keep_mixed_position(const struct mixed_position &position) {
+    __syncwarp(); /* all have read the one before */
+    if (is_leader()) {
+        *mixed_position_of_cta() = position;
+    }
+    __syncwarp();
+}
 
 /* Tickets of packed sequences name no empty tile (packed.h). Not with SPLIT_KV, whose tiles may
  * have packed GQA groups. */
@@ -245,11 +259,13 @@ INLINE void locate_tile(const struct attn_args &a, struct producer &p) {
     p.item = p.number;
     const bool packed = HAS_PACKED_TICKETS && a.cu_seqlens_q != 0;
     if constexpr (MIXED != 0) {
+        struct mixed_position position = *mixed_position_of_cta();
         struct mixed_item found;
-        if (!find_mixed_item(&a, &p.mixed, p.number, &found)) {
+        if (!find_mixed_item(&a, &position, p.number, &found)) {
             p.all = 0;
             return;
         }
+        keep_mixed_position(position);
         p.w.batch = found.sequence;
         p.w.head = found.head;
         p.w.first_row = found.first_row;

@@ -73,6 +73,16 @@ template <int stages> INLINE void advance(struct ring &ring) {
 
 /* ---- TMA ------------------------------------------------------------------------------------- */
 
+/* Whether this is the one lane of a whole warp that is to issue. ptxas knows that it is one. */
+INLINE bool elect_one(void) {
+    unsigned elected;
+    asm volatile("{ .reg .pred mine;\n\t"
+                 "elect.sync _|mine, 0xffffffff;\n\t"
+                 "selp.b32 %0, 1, 0, mine; }"
+                 : "=r"(elected));
+    return elected != 0;
+}
+
 INLINE void tma_load(unsigned to, const struct attn_tensor_map *map, unsigned barrier, int column,
                      int row, int head, int batch) {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "

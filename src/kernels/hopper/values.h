@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * values.h - the warp of forward_mixed.cu that loads V, while the producer loads Q and K
+ * (producer.h). It takes Q tiles from their descriptors, as consumers do (scheduler.h), and
+ * releases the Q stage at once.
+ *
+ * Invariant: it loads V of the KV tiles whose K the producer loads, in the same order.
+ */
+#ifndef ATTN_KERNELS_HOPPER_VALUES_H
+#define ATTN_KERNELS_HOPPER_VALUES_H
+
+#include "hopper/consumer.h"
+#include "hopper/producer.h"
+
+enum { VALUE_WARP = 1 }; /* of the producer's warpgroup */
+
+/* V of one Q tile. The table is read a tile ahead. */
+INLINE void load_values(const struct attn_tma_args &t, struct producer &p, const struct work &w,
+                        struct tile_range keys) {
+    const struct attn_args &a = t.a;
+    const struct kv_boxes boxes = kv_boxes_of(a, w);
+    const int count = keys.end - keys.begin;
+    struct box box = {};
+    if (count > 0) {
+        box = box_of_lane(a, w, boxes, kv_tile(keys, 0));
+    }
+#pragma unroll 1
+    for (int i = 0; i < count; i++) {
+        const unsigned full = p.b.v_full + (unsigned)(p.v.stage * MBARRIER_BYTES);
+        const int in_use = v_rows_in_use(a, w, kv_tile(keys, i));
+        const struct box own = box;
+        if (i + 1 < count) {
+            box = box_of_lane(a, w, boxes, kv_tile(keys, i + 1));
+        }
+        mbarrier_wait(p.b.v_empty + (unsigned)(p.v.stage * MBARRIER_BYTES), p.v.parity);
+        if (in_use < ATTN_BN) {
+            post_v_tail(p, p.v.stage, in_use);
+        }
+        load_boxes(p.at.v + (unsigned)(p.v.stage * KV_BYTES), &t.v,
+                   in_use < ATTN_BN ? p.b.v_landed : full, own, boxes);
+        advance<ATTN_STAGES>(p.v);
+    }
+}
+
+INLINE void value_loop(const struct attn_tma_args &t, const struct stages &at,
+                       const struct barriers &b, struct descriptors *descriptors) {
+    const struct attn_args &a = t.a;
+    const int lane = (int)threadIdx.x % LANES;
+    struct ring q = {0, 0};
+    struct producer p = {};
+    p.b = b;
+    p.at = at;
+    p.v = {0, 1}; /* parities: stages are empty */
+    p.v_zeroed = 1U;
+#pragma unroll 1
+    for (;;) {
+        int safe;
+        mbarrier_wait(b.q_full + (unsigned)(q.stage * MBARRIER_BYTES), q.parity);
+        const struct descriptor *const descriptor =
+            &descriptors->descriptor[descriptor_slot(q.stage, q.parity ^ 1)];
+        struct work w = read_descriptor(descriptor, lane, safe);
+        const int item = descriptor_word(descriptor->item, lane);
+        if (w.first_row < 0) { /* as is_end_of_work */
+            named_barrier_sync(END_BARRIER, END_THREADS);
+            if (*(volatile unsigned *)&descriptors->retries_requested == (unsigned)safe) {
+                break;
+            }
+        }
+        if (lane == 0) {
+            mbarrier_arrive(b.q_empty + (unsigned)(q.stage * MBARRIER_BYTES));
+        }
+        advance<Q_STAGES>(q);
+        if (w.first_row >= 0) {
+            lengths_of_sequence(a, w);
+            clip_first_tile(w);
+            load_values(t, p, w, kv_tiles_of_split(a, kv_tiles_of_q_tile(a, w), item));
+        }
+    }
+    if (has_tails(a)) {
+        end_v_tails(p);
+    }
+}
+
+#endif /* ATTN_KERNELS_HOPPER_VALUES_H */
