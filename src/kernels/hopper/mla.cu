@@ -72,44 +72,47 @@ struct range {
 
 /* ---- producer -------------------------------------------------------------------------------- */
 
+/* Rows of a page, or of all keys of a sequence. */
+struct box {
+    int batch, row; /* in the map */
+};
+
 /* A box after the last key is that key's again: it is hidden anyway, and no unused entry of the
  * table is followed. */
-INLINE void load_pages(const struct attn_tma_args &t, const struct work &w, unsigned to,
-                       unsigned full, int first_key, unsigned long long policy) {
-    const struct attn_args &a = t.a;
-    const int rows = min((int)ATTN_BN, a.page_size);
-#pragma unroll 1
-    for (int row = 0; row < ATTN_BN; row += rows) {
-        const int key = min(first_key + row, w.seq_kv - 1), page = page_of_key(a, w.batch, key);
-        const int first = row_in_page(a, key) & -rows; /* rows: a power of 2 */
-#pragma unroll
-        for (int chunk = 0; chunk < CHUNKS; chunk++) {
-            tma_load_hinted(to + (unsigned)(chunk * KV_CHUNK + row * SWIZZLE_BYTES), &t.k, full,
-                            64 * chunk, first, head_kv_of(a, w), page, policy);
-        }
+INLINE struct box box_of_key(const struct attn_args &a, const struct work &w, int key, int rows) {
+    if (is_paged(a)) {
+        const int there = min(key, w.seq_kv - 1);
+        return {page_of_key(a, w.batch, there), row_in_page(a, there) & -rows}; /* a power of 2 */
     }
+    const bool packed = a.cu_seqlens_kv != 0;
+    return {packed ? 0 : w.batch, (packed ? a.cu_seqlens_kv[w.batch] : 0) + key};
 }
 
+/* The KV head is computed once: its division, at each box, took longer than the loads. The table
+ * is read before the wait for the stage. */
 INLINE void produce(const struct attn_tma_args &t, const struct work &w, const struct range &keys,
                     const struct stages &at) {
     const struct attn_args &a = t.a;
-    const bool packed = a.cu_seqlens_kv != 0 && !is_paged(a);
-    const int row = packed ? a.cu_seqlens_kv[w.batch] : 0, batch = packed ? 0 : w.batch;
+    const int rows = is_paged(a) ? min((int)ATTN_BN, a.page_size) : (int)ATTN_BN;
+    const int head = head_kv_of(a, w);
     const unsigned long long policy = l2_policy(a.tiles_q == 1);
     struct ring ring = {0, 1}; /* all stages are empty */
 #pragma unroll 1
     for (int n = keys.begin; n < keys.end; n++) {
         const unsigned to = at.k + (unsigned)(ring.stage * KV_BYTES);
         const unsigned full = at.k_full + (unsigned)(ring.stage * MBARRIER_BYTES);
+        struct box box = box_of_key(a, w, n * ATTN_BN, rows);
         mbarrier_wait(at.k_empty + (unsigned)(ring.stage * MBARRIER_BYTES), ring.parity);
         mbarrier_arrive_expect(full, KV_BYTES);
-        if (is_paged(a)) {
-            load_pages(t, w, to, full, n * ATTN_BN, policy);
-        } else {
+#pragma unroll 1
+        for (int row = 0; row < ATTN_BN; row += rows) {
+            if (row > 0) {
+                box = box_of_key(a, w, n * ATTN_BN + row, rows);
+            }
 #pragma unroll
             for (int chunk = 0; chunk < CHUNKS; chunk++) {
-                tma_load_hinted(to + (unsigned)(chunk * KV_CHUNK), &t.k, full, 64 * chunk,
-                                row + n * ATTN_BN, head_kv_of(a, w), batch, policy);
+                tma_load_hinted(to + (unsigned)(chunk * KV_CHUNK + row * SWIZZLE_BYTES), &t.k, full,
+                                64 * chunk, box.row, head, box.batch, policy);
             }
         }
         advance<ATTN_STAGES>(ring);
