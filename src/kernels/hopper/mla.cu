@@ -14,7 +14,7 @@
  *                      S(n), the last 2 chunks;  wait for both
  *                      m, P(n) = exp2(S - m); both into the mailbox, in fragment order
  *                      its half of O += P(n) V(n)
- *     merge        of the CTAs that share rows (portable/own_merge.h); epilogue from registers
+ *     merge        of the CTAs that share rows, and the epilogue (mla_merge.h)
  *
  * So one consumer's softmax runs under the GEMMs of the other. A stage has mbarriers for each of
  * its parts: columns 512 on, which no PV reads, and four of 128 columns, each read by the PV of one
@@ -37,23 +37,18 @@
  */
 #define ATTN_FULL 1
 #define ATTN_PAGED 1
-#include "common/repair.h"
+#include "hopper/mla_merge.h"
 #include "hopper/tma.h"
-#include "hopper/wgmma.h"
-#include "portable/own_merge.h"
 
 enum {
-    CONSUMERS = 2,
-    CONSUMER_THREADS = CONSUMERS * WG_THREADS,
     PRODUCER_REGISTERS = 24,
     CONSUMER_REGISTERS = 240,
-    HALF_COLUMNS = 256, /* of O */
-    HALF_REGS = HALF_COLUMNS / 2,
     HALF_CHUNKS = HALF_COLUMNS / 64,
     PARTS = 5, /* of a stage: chunk 8, chunks 0 and 1, 2 and 3, 4 and 5, 6 and 7 */
     WG_WARPS = WG_THREADS / LANES,
     P_BYTES = ATTN_BM * ATTN_BN * 2,
-    /* named barriers; 1 is that of own_merge.h */
+    /* named barriers */
+    ALL_CONSUMERS = 1,
     P_FULL = 2, /* of consumer 0, and of consumer 1 */
     TAIL = 4
 };
@@ -194,9 +189,9 @@ INLINE void gemm_pv_piece(float (&o)[HALF_REGS], unsigned (&p)[P_REGS], unsigned
     float(&columns)[HALF_REGS / 2] = (float(&)[HALF_REGS / 2]) o[piece * HALF_REGS / 2];
 #pragma unroll
     for (int i = 0; i < PV_STEPS; i++) {
-        wgmma_rs(columns, &p[4 * i],
-                 smem_descriptor(v + (unsigned)(2 * piece * KV_CHUNK + i * 2 * SWIZZLE_ATOM),
-                                 KV_CHUNK));
+        wgmma_rs(
+            columns, &p[4 * i],
+            smem_descriptor(v + (unsigned)(2 * piece * KV_CHUNK + i * 2 * SWIZZLE_ATOM), KV_CHUNK));
     }
     wgmma_commit();
 }
@@ -223,12 +218,7 @@ INLINE void rescale(float (&o)[HALF_REGS], const float (&alpha)[2]) {
 
 /* ---- softmax --------------------------------------------------------------------------------- */
 
-/* Of the two rows of a thread; l of its own keys until the end. */
-struct row_state {
-    float m[2], l[2];
-};
-
-/* S becomes P; m and l advance. */
+/* S becomes P; m and l advance. l is of the thread's own keys until the end. */
 INLINE void softmax(unsigned (&p)[P_REGS], float (&alpha)[2], float (&s)[S_REGS],
                     struct row_state &state) {
 #pragma unroll
@@ -404,81 +394,45 @@ INLINE void consume_tiles(float (&o)[HALF_REGS], struct row_state &state, const 
 /* l of all keys: the sum over both consumers. */
 INLINE void share_sums(struct row_state &state, struct mailbox *box, int group, int thread) {
     float2 *const sums = (float2 *)box;
-    barrier_sync(1, CONSUMER_THREADS); /* the last P has been read */
+    named_barrier_sync(ALL_CONSUMERS, CONSUMER_THREADS); /* the last P has been read */
     sums[group * WG_THREADS + thread] = make_float2(state.l[0], state.l[1]);
-    barrier_sync(1, CONSUMER_THREADS);
+    named_barrier_sync(ALL_CONSUMERS, CONSUMER_THREADS);
     const float2 first = sums[thread], second = sums[WG_THREADS + thread];
     state.l[0] = first.x + second.x;
     state.l[1] = first.y + second.y;
 }
 
-/* ---- epilogue -------------------------------------------------------------------------------- */
-
-/* O / l and the LSE to global memory; rows that are not finite are repaired. */
-INLINE void store_rows(const float (&o)[HALF_REGS], struct row_state state,
-                       const struct attn_args &a, const struct work &w, int group, int thread) {
-    const int lane = thread % LANES, warp_row = w.first_row + thread / LANES * 16;
-    float zero = 0.0f; /* the sum of x * 0: NaN if an x is not finite */
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int row = warp_row + lane / 4 + 8 * half;
-        float alpha = 1.0f;
-        const bool sees_none = state.l[half] == 0.0f;
-        if (row >= w.rows) {
-            continue;
-        }
-        if (a.sink != 0) {
-            alpha = join_sink(a, w.head + head_of_row(a, row), &state.m[half], &state.l[half]);
-        }
-        if (a.lse != 0 && lane % 4 == 0 && group == 0) {
-            lse_of(a, w)[row_offset(a, row, a.lse_row, a.lse_head)] =
-                log_sum_exp(state.m[half], state.l[half]);
-        }
-        element *const to = o_of(a, w) + row_offset(a, row, a.o_row, a.o_head);
-#pragma unroll
-        for (int i = 0; i < HALF_REGS / 4; i++) {
-            const int column = group * HALF_COLUMNS + 8 * i + lane % 4 * 2;
-            const float low = sees_none ? 0.0f : o[4 * i + 2 * half] * alpha;
-            const float high = sees_none ? 0.0f : o[4 * i + 2 * half + 1] * alpha;
-            zero = fmaf(low, 0.0f, fmaf(high, 0.0f, zero));
-            if (column < a.head_dim_v) {
-                *(unsigned *)(to + column) =
-                    pack(normalise(low, state.l[half]), normalise(high, state.l[half]));
-            }
-        }
-    }
-    if (__any_sync(~0U, !(zero == 0.0f))) {
-        __syncwarp(); /* the rows are stored: repair overwrites them */
-#pragma unroll 1
-        for (int row = warp_row; row < min(warp_row + 16, w.rows); row++) {
-            repair_columns(a, w, row, group * HALF_COLUMNS + lane * 8);
-        }
-    }
-}
-
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
-/* Q, by all consumers, as TMA would write it. */
+/* Q, by all consumers, as TMA would write it: eight threads for each of 32 rows. */
 INLINE void copy_q(const struct attn_args &a, const struct work &w, unsigned shared_q) {
     const element *const q = q_of(a, w);
-    for (int i = (int)threadIdx.x; i < ATTN_BM * CHUNKS * 8; i += CONSUMER_THREADS) {
-        const int chunk = i % (CHUNKS * 8), in_tile = i / (CHUNKS * 8);
+    const int piece = (int)threadIdx.x % 8;
+#pragma unroll
+    for (int in_tile = (int)threadIdx.x / 8; in_tile < ATTN_BM; in_tile += CONSUMER_THREADS / 8) {
         const int row = w.first_row + in_tile;
-        const bool there = row < w.rows && chunk * 8 < a.head_dim;
-        cp_async(shared_q + (unsigned)(chunk / 8 * Q_CHUNK + in_tile * SWIZZLE_BYTES +
-                                       ((chunk ^ in_tile) & 7) * 16),
-                 there ? q + row_offset(a, row, a.q_row, a.q_head) + chunk * 8 : q, there);
+        const element *const from =
+            q + row_offset(a, row < w.rows ? row : w.first_row, a.q_row, a.q_head) + piece * 8;
+        const unsigned to =
+            shared_q + (unsigned)(in_tile * SWIZZLE_BYTES + ((piece ^ in_tile) & 7) * 16);
+#pragma unroll
+        for (int chunk = 0; chunk < CHUNKS; chunk++) {
+            const bool there = row < w.rows && chunk * 64 + piece * 8 < a.head_dim;
+            cp_async(to + (unsigned)(chunk * Q_CHUNK), there ? from + chunk * 64 : q, there);
+        }
     }
     cp_async_commit();
     cp_async_wait<0>();
     fence_proxy_async();
-    barrier_sync(1, CONSUMER_THREADS);
+    named_barrier_sync(ALL_CONSUMERS, CONSUMER_THREADS);
 }
 
 INLINE void consume(const struct attn_args &a, const struct work &w, const struct range &keys,
-                    const struct own_split &split, const struct stages &at, struct mailbox *box,
+                    const struct mla_split &split, const struct stages &at, unsigned char *dynamic,
                     int group) {
     const int thread = (int)threadIdx.x % WG_THREADS;
+    struct mailbox *const box =
+        (struct mailbox *)(dynamic + (at.mailbox - shared_address(dynamic)));
     float o[HALF_REGS];
     struct row_state state = {{NO_MAX, NO_MAX}, {0.0f, 0.0f}};
 #pragma unroll
@@ -499,11 +453,8 @@ INLINE void consume(const struct attn_args &a, const struct work &w, const struc
         state.l[row] += __shfl_xor_sync(~0U, state.l[row], 2);
     }
     share_sums(state, box, group, thread);
-    const struct own_place place = {(int)threadIdx.x, thread, group == 0};
-    if (split.count == 1 ||
-        merge_own<CONSUMER_THREADS, WG_THREADS>(o, state.m, state.l, a, split, place)) {
-        store_rows(o, state, a, w, group, thread);
-    }
+    merge_and_store(o, state, a, w, split, (float4 *)(dynamic + (at.k - shared_address(dynamic))),
+                    group);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -513,30 +464,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const struct attn_args &a = t.a;
     pdl_launch_dependents();
     pdl_wait();
-    const int tile = (int)blockIdx.x / a.num_splits, number = (int)blockIdx.x % a.num_splits;
-    const struct work w = work_of_tile(a, tile);
+    const struct mla_split split = split_of_cta(a);
+    const struct work w = work_of_tile(a, split.tile);
     if (w.first_row >= w.rows) {
-        return; /* a sequence that is shorter than the longest */
+        return; /* a sequence that is shorter than the longest; so does the whole cluster */
     }
     struct range keys;
     keys.first = keys_of_query(a, w, query_of_row(a, w.first_row));
     keys.last = keys_of_query(a, w, query_of_row(a, min(w.first_row + ATTN_BM, w.rows) - 1));
     const int begin = keys.first.begin / ATTN_BN, end = tiles_of_keys(keys.last.end);
     const int each = max((end - begin + a.num_splits - 1) / a.num_splits, 1);
-    const struct own_split split = {tile, number, max((end - begin + each - 1) / each, 1)};
-    if (number >= split.count) {
-        return;
-    }
-    keys.begin = begin + number * each;
-    keys.end = min(keys.begin + each, end);
+    keys.begin = begin + split.number * each;
+    keys.end = min(keys.begin + each, end); /* there may be none: it takes part in the merge */
     struct stages at;
     at.q = (shared_address(dynamic) + SWIZZLE_ATOM - 1) & ~(SWIZZLE_ATOM - 1U);
     at.k = at.q + Q_BYTES;
     at.mailbox = at.k + ATTN_STAGES * KV_BYTES;
     at.full = shared_address(barriers);
     at.empty = at.full + ATTN_STAGES * PARTS * MBARRIER_BYTES;
-    struct mailbox *const box =
-        (struct mailbox *)(dynamic + (at.mailbox - shared_address(dynamic)));
     if (threadIdx.x == 0) {
         for (unsigned i = 0; i < ATTN_STAGES * PARTS; i++) {
             mbarrier_init(at.full + i * MBARRIER_BYTES, 1);
@@ -553,6 +498,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
     } else {
         setmaxnreg_inc<CONSUMER_REGISTERS>();
-        consume(a, w, keys, split, at, box, group);
+        consume(a, w, keys, split, at, dynamic, group);
     }
 }

@@ -112,10 +112,10 @@ TEST(many_tiles) {
     try_both(&edge);
 }
 
-/* 32 CTAs and more for each Q tile. */
+/* 32 CTAs and more for each Q tile; of fwd_hopper_mla in several clusters. */
 TEST(splits_of_many_rows) {
     NEEDS_KERNELS(ATTN_OPTION_PAGED);
-    struct edge edge = {.problem = mla_problem(70, 1, 400, 0), .change = raise_keys};
+    struct edge edge = {.problem = mla_problem(70, 1, 2000, 0), .change = raise_keys};
     edge.problem.batch = 1;
     try_both(&edge);
 }
