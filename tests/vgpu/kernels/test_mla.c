@@ -120,6 +120,14 @@ TEST(splits_of_many_rows) {
     try_both(&edge);
 }
 
+/* So many Q tiles that only clusters of 2 fit, two of them for each tile. */
+TEST(clusters_of_two) {
+    NEEDS_KERNELS(ATTN_OPTION_PAGED);
+    struct edge edge = {.problem = mla_problem(3, 1, 960, 0), .change = raise_keys};
+    edge.problem.batch = 30;
+    needs_some(each_mla("fwd_hopper_mla", try_exactly, &edge));
+}
+
 /* Beyond V, without v_in_k, with every option of the scores. */
 TEST(wide_heads) {
     NEEDS_KERNELS(ATTN_OPTION_PAGED);
