@@ -98,7 +98,7 @@ static struct cut cut_rows(const struct variant *variant, const attn_problem *p)
 /* Split-KV: the CTAs that share the keys of a Q tile. */
 struct split {
     int64_t num_splits; /* so many CTAs */
-    int64_t cluster;    /* ... in clusters of so many; 0: none */
+    int64_t cluster;    /* ... in clusters of so many; 0: none; above num_splits: of Q tiles */
 };
 
 /* Whether the splits of a tile are one cluster. Clusters of 2 always find a place; larger ones only
@@ -179,6 +179,13 @@ static struct split choose_mla(int64_t sms, int64_t tiles, int64_t tiles_kv, dou
     return best;
 }
 
+/* MLA without splits: whether two Q tiles of a sequence are a cluster that loads K once. Both have
+ * rows, or neither of them has. */
+static bool pairs_share(const struct cut *cut, const attn_problem *p, int64_t block_q) {
+    const bool same_lengths = !p->packed && !p->used_q;
+    return cut->tiles % 2 == 0 && (same_lengths || cut->packed_heads % (2 * block_q) == 0);
+}
+
 /* Keys that a Q tile of so many queries sees, at most. */
 static int64_t most_keys(const attn_problem *p, int64_t queries) {
     const int64_t right = p->causal != ATTN_CAUSAL_NONE ? 0 : p->window_right;
@@ -227,8 +234,13 @@ static struct split choose_num_splits(const struct cuda *cuda, const struct vari
     const int64_t tiles_kv = (p->seq_kv + block_kv - 1) / block_kv;
     if (family->split_kv == SPLIT_CLUSTER && family->v_in_k > 0) {
         const int64_t rows = p->seq_q * cut->packed_heads, block_q = variant->info.block_q;
-        return choose_mla(cuda->units, tiles, tiles_kv,
-                          (double)(rows < block_q ? rows : block_q) / (double)block_q);
+        struct split split =
+            choose_mla(cuda->units, tiles, tiles_kv,
+                       (double)(rows < block_q ? rows : block_q) / (double)block_q);
+        if (split.num_splits == 1 && pairs_share(cut, p, block_q)) {
+            split.cluster = 2;
+        }
+        return split;
     }
     if (family->split_kv == SPLIT_CLUSTER) {
         return choose_clusters(cuda->units, tiles, tiles_kv);
@@ -717,7 +729,9 @@ static attn_status fill_geometry(struct cuda *cuda, const struct variant *varian
                 .head_dim = (int)p->head_dim,
                 .head_dim_v = (int)p->head_dim_v,
                 .packed_heads = (int)cut.packed_heads,
-                .section_heads = (int)section_groups(family, &cut, p),
+                .section_heads = split.cluster > split.num_splits /* neighbours of a sequence */
+                                     ? 1
+                                     : (int)section_groups(family, &cut, p),
                 .heads_all = (int)cut.groups,
                 .num_splits = (int)split.num_splits,
             },

@@ -207,6 +207,13 @@ static long long parts_of(const attn_problem *p, const attn_variant *variant, lo
     return shares && parts > 1 ? parts : 1;
 }
 
+/* Whether clusters are pairs of Q tiles that load the same keys. */
+static bool pairs_tiles(const struct attn_args *args, const attn_problem *p,
+                        const attn_variant *variant) {
+    return is_mla(variant) && args->num_splits == 1 && args->tiles_q % 2 == 0 &&
+           ((!p->packed && !p->used_q) || args->packed_heads % 128 == 0);
+}
+
 /* How clusters share keys is pinned below (keys_are_shared_as_measured); what holds always: whole
  * clusters, of which those that have more than two blocks all have their place, a tile of keys for
  * each block. Larger ones are alone but for MLA. */
@@ -323,7 +330,11 @@ static void check_launch(const struct fake_call *launch, const attn_problem *p,
     const long long tiles = (p->seq_q * packed + variant->block_q - 1) / variant->block_q;
     check_args(&args, p, t);
     CHECK_EQ(args.tiles_q, tiles);
-    if (has_clusters(variant)) {
+    const bool pairs = pairs_tiles(&args, p, variant);
+    if (pairs) {
+        CHECK_EQ(launch->cluster, 2);
+        CHECK_EQ(args.section_heads, 1);
+    } else if (has_clusters(variant)) {
         check_clusters(launch, p, variant, tiles * args.heads_all, args.num_splits);
     } else if (is_chunk(variant)) {
         check_items(p, variant, tiles * args.heads_all, args.num_splits);
@@ -335,13 +346,16 @@ static void check_launch(const struct fake_call *launch, const attn_problem *p,
         CHECK_EQ(args.num_splits, parts_of(p, variant, tiles * args.heads_all));
         CHECK_EQ(launch->cluster, 0);
     }
-    const long long meeting = args.num_splits / (launch->cluster > 0 ? launch->cluster : 1);
+    const long long meeting =
+        args.num_splits / (launch->cluster > 0 && !pairs ? launch->cluster : 1);
     CHECK_EQ(workspace, workspace_of(p, variant, p->seq_q * args.packed_heads,
                                      tiles * args.heads_all, meeting));
     CHECK(args.counters == (workspace > 0 ? COUNTERS : NULL));
     CHECK_EQ(args.packed_heads, packed);
     CHECK_EQ(args.heads_all, p->batch * p->heads_q / packed);
-    check_sections(&args, p, is_hopper(variant) ? 32.0 : 24.0);
+    if (!pairs) {
+        check_sections(&args, p, is_hopper(variant) ? 32.0 : 24.0);
+    }
     const long long all = p->batch * p->heads_q / packed * tiles;
     const bool split = strcmp(variant->family, "fwd_hopper_split") == 0;
     if (split) {

@@ -48,6 +48,12 @@ INLINE unsigned map_to_cta(unsigned mine, int rank) {
     return theirs;
 }
 
+/* At an mbarrier of another CTA. It orders reads of this CTA only, whose results have arrived: a
+ * release for the cluster would wait for all writes to global memory. */
+INLINE void mbarrier_arrive_dsmem(unsigned barrier) {
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" : : "r"(barrier) : "memory");
+}
+
 INLINE void store_dsmem(unsigned address, unsigned value) {
     asm volatile("st.shared::cluster.u32 [%0], %1;" : : "r"(address), "r"(value) : "memory");
 }

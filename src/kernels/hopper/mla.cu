@@ -16,13 +16,17 @@
  *                      its half of O += P(n) V(n)
  *     merge        of the CTAs that share rows, and the epilogue (mla_merge.h)
  *
+ * Two Q tiles of a sequence, if their keys are not split, are a cluster, which loads each part once:
+ * each CTA half of its columns, to both (multicast). Both go through the keys that either sees.
+ *
  * So one consumer's softmax runs under the GEMMs of the other. A stage has mbarriers for each of
  * its parts: columns 512 on, which no PV reads, and four of 128 columns, each read by the PV of one
  * consumer. A part is loaded again as soon as that PV has read it. Parts are loaded, and S reads
  * them, in the order in which they become free: the owner of the tile has its half first.
  *
  * Cycles of a tile (D 576/512): tensor cores 1152 for S, 1024 for PV. Shared memory, at 128 bytes a
- * cycle: Q and K for S 1152, V 512, TMA 576, mailbox 144. L2 at 30 bytes a cycle: 2460.
+ * cycle: Q and K for S 1152, V 512, TMA 576, mailbox 144. L2 at 30 bytes a cycle: 2460, 1230 in a
+ * cluster.
  *
  * The max advances if a tile's max exceeds it by MAX_GROWTH; O is rescaled only then.
  *
@@ -67,12 +71,13 @@ static_assert(ATTN_STAGES == CONSUMERS, "each consumer has a stage");
 struct stages {
     unsigned q, k, mailbox;
     unsigned full, empty; /* mbarriers: PARTS of each stage */
+    int rank, sharers;    /* of the CTAs that load K together: 1 or 2 */
 };
 
-/* The KV tiles of this CTA. */
+/* The KV tiles of this CTA, and of those that load K with it. */
 struct range {
     int begin, end;
-    struct keys first, last; /* that the first and the last row see */
+    struct keys first, last; /* that their first and their last row see */
 };
 
 /* ---- parts of a stage ------------------------------------------------------------------------ */
@@ -115,10 +120,25 @@ struct source {
     unsigned long long policy;
 };
 
+/* 64 columns of a box. Two CTAs take turns, so that the single chunk of a part is each one's in
+ * every other tile. A part may land in the other CTA before that one expects it: its mbarrier then
+ * still waits for the arrival. */
+INLINE void load_chunk(const struct source &k, const struct stages &at, int stage, struct box box,
+                       unsigned chunk, unsigned to, unsigned full) {
+    const int column = (int)(64 * chunk);
+    if (at.sharers == 1) {
+        tma_load_hinted(to, &k.t->k, full, column, box.row, k.head, box.batch, k.policy);
+    } else if (((int)chunk + stage) % 2 == at.rank) {
+        tma_load_multicast(to, &k.t->k, full, column, box.row, k.head, box.batch, 3, k.policy);
+    }
+}
+
 /* A part of the tile that begins at first_key, where `box` is that of its first key. */
 template <int chunks>
-INLINE void load_part(const struct source &k, const struct work &w, struct box box, int first_key,
-                      unsigned chunk, unsigned to, unsigned full) {
+INLINE void load_part(const struct source &k, const struct work &w, const struct stages &at,
+                      int stage, struct box box, int first_key, int part) {
+    const unsigned to = at.k + (unsigned)(stage * KV_BYTES), chunk = chunk_of_part(part);
+    const unsigned full = barrier_of_part(at.full, stage, part);
     mbarrier_arrive_expect(full, chunks * KV_CHUNK);
 #pragma unroll 1
     for (int row = 0; row < ATTN_BN; row += k.rows) {
@@ -127,8 +147,8 @@ INLINE void load_part(const struct source &k, const struct work &w, struct box b
         }
 #pragma unroll
         for (unsigned i = 0; i < chunks; i++) {
-            tma_load_hinted(to + (chunk + i) * KV_CHUNK + (unsigned)(row * SWIZZLE_BYTES), &k.t->k,
-                            full, (int)(64 * (chunk + i)), box.row, k.head, box.batch, k.policy);
+            load_chunk(k, at, stage, box, chunk + i,
+                       to + (chunk + i) * KV_CHUNK + (unsigned)(row * SWIZZLE_BYTES), full);
         }
     }
 }
@@ -139,21 +159,19 @@ INLINE void produce(const struct attn_tma_args &t, const struct work &w, const s
                     const struct stages &at) {
     const struct attn_args &a = t.a;
     const struct source k = {&t, is_paged(a) ? min((int)ATTN_BN, a.page_size) : (int)ATTN_BN,
-                             head_kv_of(a, w), l2_policy(a.tiles_q == 1)};
+                             head_kv_of(a, w), l2_policy(a.tiles_q == at.sharers)};
     struct ring ring = {0, 1}; /* all stages are empty */
 #pragma unroll 1
     for (int n = keys.begin; n < keys.end; n++) {
-        const unsigned to = at.k + (unsigned)(ring.stage * KV_BYTES);
         const struct box box = box_of_key(a, w, n * ATTN_BN, k.rows);
 #pragma unroll
         for (int i = 0; i < PARTS; i++) {
             const int part = part_at(i, ring.stage);
-            const unsigned full = barrier_of_part(at.full, ring.stage, part);
             mbarrier_wait(barrier_of_part(at.empty, ring.stage, part), ring.parity);
             if (i == 0) {
-                load_part<1>(k, w, box, n * ATTN_BN, chunk_of_part(part), to, full);
+                load_part<1>(k, w, at, ring.stage, box, n * ATTN_BN, part);
             } else {
-                load_part<2>(k, w, box, n * ATTN_BN, chunk_of_part(part), to, full);
+                load_part<2>(k, w, at, ring.stage, box, n * ATTN_BN, part);
             }
         }
         advance<ATTN_STAGES>(ring);
@@ -305,10 +323,14 @@ INLINE void zero_rows(unsigned k, int first, int thread) {
     named_barrier_sync(TAIL, WG_THREADS);
 }
 
-/* This warp has read a part of a stage. */
+/* This warp has read a part of a stage: to all producers that load it. */
 INLINE void release(const struct stages &at, int stage, int part, int thread) {
     if (thread % LANES == 0) {
-        mbarrier_arrive(barrier_of_part(at.empty, stage, part));
+        const unsigned empty = barrier_of_part(at.empty, stage, part);
+        mbarrier_arrive(empty);
+        if (at.sharers > 1) {
+            mbarrier_arrive_dsmem(map_to_cta(empty, at.rank ^ 1));
+        }
     }
 }
 
@@ -447,6 +469,9 @@ INLINE void consume(const struct attn_args &a, const struct work &w, const struc
             consume_tiles<1>(o, state, a, w, keys, at, box, thread);
         }
     }
+    if (at.sharers > 1) {
+        cluster_arrive(); /* this thread releases nothing any more */
+    }
 #pragma unroll
     for (int row = 0; row < 2; row++) {
         state.l[row] += __shfl_xor_sync(~0U, state.l[row], 1);
@@ -455,6 +480,9 @@ INLINE void consume(const struct attn_args &a, const struct work &w, const struc
     share_sums(state, box, group, thread);
     merge_and_store(o, state, a, w, split, (float4 *)(dynamic + (at.k - shared_address(dynamic))),
                     group);
+    if (at.sharers > 1) {
+        cluster_wait(); /* until then the other CTA may arrive at mbarriers of this one */
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -469,14 +497,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (w.first_row >= w.rows) {
         return; /* a sequence that is shorter than the longest; so does the whole cluster */
     }
+    struct stages at;
+    at.rank = cta_rank();
+    at.sharers = shares_loads(a) ? 2 : 1;
+    const int rows = at.sharers * ATTN_BM, first_row = w.first_row & -rows;
     struct range keys;
-    keys.first = keys_of_query(a, w, query_of_row(a, w.first_row));
-    keys.last = keys_of_query(a, w, query_of_row(a, min(w.first_row + ATTN_BM, w.rows) - 1));
+    keys.first = keys_of_query(a, w, query_of_row(a, first_row));
+    keys.last = keys_of_query(a, w, query_of_row(a, min(first_row + rows, w.rows) - 1));
     const int begin = keys.first.begin / ATTN_BN, end = tiles_of_keys(keys.last.end);
     const int each = max((end - begin + a.num_splits - 1) / a.num_splits, 1);
     keys.begin = begin + split.number * each;
     keys.end = min(keys.begin + each, end); /* there may be none: it takes part in the merge */
-    struct stages at;
     at.q = (shared_address(dynamic) + SWIZZLE_ATOM - 1) & ~(SWIZZLE_ATOM - 1U);
     at.k = at.q + Q_BYTES;
     at.mailbox = at.k + ATTN_STAGES * KV_BYTES;
@@ -485,11 +516,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x == 0) {
         for (unsigned i = 0; i < ATTN_STAGES * PARTS; i++) {
             mbarrier_init(at.full + i * MBARRIER_BYTES, 1);
-            mbarrier_init(at.empty + i * MBARRIER_BYTES, WG_WARPS);
+            mbarrier_init(at.empty + i * MBARRIER_BYTES, (unsigned)at.sharers * WG_WARPS);
         }
         mbarrier_init_fence();
     }
-    __syncthreads();
+    if (at.sharers > 1) {
+        cluster_sync(); /* each signals the mbarriers of both */
+    } else {
+        __syncthreads();
+    }
     const int group = __shfl_sync(~0U, (int)threadIdx.x / WG_THREADS, 0);
     if (group == CONSUMERS) {
         setmaxnreg_dec<PRODUCER_REGISTERS>();

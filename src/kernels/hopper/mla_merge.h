@@ -49,16 +49,21 @@ struct row_state {
 /* Which of the splits of a Q tile this CTA is. */
 struct mla_split {
     int tile, number;      /* the number counts the splits */
-    int rank, ctas;        /* in its cluster */
+    int rank, ctas;        /* in its cluster, of CTAs that merge */
     int cluster, clusters; /* of the tile */
 };
+
+/* Whether the CTAs of a cluster have a Q tile each, and share its loads. */
+INLINE bool shares_loads(const struct attn_args &a) {
+    return cluster_ctas() > a.num_splits;
+}
 
 INLINE struct mla_split split_of_cta(const struct attn_args &a) {
     struct mla_split split;
     split.tile = (int)blockIdx.x / a.num_splits;
     split.number = (int)blockIdx.x % a.num_splits;
     split.rank = cta_rank();
-    split.ctas = cluster_ctas();
+    split.ctas = shares_loads(a) ? 1 : cluster_ctas();
     split.cluster = split.number / split.ctas;
     split.clusters = a.num_splits / split.ctas;
     return split;
