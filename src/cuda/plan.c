@@ -38,6 +38,14 @@ enum {
 #define CLUSTER_MERGE 0.5   /* merge of partial results in a cluster */
 #define WORKSPACE_MERGE 1.5 /* ... in the workspace */
 
+/* The cost model of MLA, whose CTAs have an SM each; costs in KV tiles of about 1.5 us. Estimates,
+ * from bytes and bandwidths: 131 KB for each partial result of 64 rows. */
+#define MLA_CTA_COST 2.2     /* prologue and epilogue of a CTA */
+#define MLA_CLUSTER_COST 0.5 /* of a merge in a cluster: its barriers ... */
+#define MLA_CLUSTER_ROWS 1.5 /* ... and 64 rows */
+#define MLA_MEMORY_COST 1.0  /* of a merge in the workspace: counter and latencies ... */
+#define MLA_MEMORY_ROWS 1.0  /* ... and 64 rows of a partial result, for one CTA */
+
 /* The cost model of split-KV as items, likewise (docs/lab/2026-11-17-options.md). A KV tile (64
  * keys, 128 rows) takes an SM 0.8 us at D 128 in the kernels without splits; costs of partial
  * results are estimated from their bytes and the bandwidth of L2. */
@@ -90,7 +98,7 @@ static struct cut cut_rows(const struct variant *variant, const attn_problem *p)
 /* Split-KV: the CTAs that share the keys of a Q tile. */
 struct split {
     int64_t num_splits; /* so many CTAs */
-    int64_t cluster;    /* ... in clusters of so many; 0: none */
+    int64_t cluster;    /* ... in clusters of so many; 0: none; above num_splits: of Q tiles */
 };
 
 /* Whether the splits of a tile are one cluster. Clusters of 2 always find a place; larger ones only
@@ -138,6 +146,46 @@ static struct split choose_clusters(int64_t sms, int64_t tiles, int64_t tiles_kv
     return best;
 }
 
+static double waves_of(int64_t ctas, int64_t sms) {
+    const int64_t waves = (ctas + sms - 1) / sms;
+    return (double)waves;
+}
+
+/* The largest cluster for splits whose CTAs have an SM each, all of which run at one time. */
+static int64_t largest_cluster(int64_t num_splits, int64_t tiles, int64_t sms) {
+    const bool fits = num_splits * tiles <= sms * 7 / 8; /* see is_one_cluster */
+    int64_t cluster = fits ? CLUSTER_CTAS : 2;
+    while (num_splits % cluster != 0) {
+        cluster /= 2;
+    }
+    return cluster;
+}
+
+/* Minimises the cost model. `full`: the part of a Q tile that has rows. */
+static struct split choose_mla(int64_t sms, int64_t tiles, int64_t tiles_kv, double full) {
+    struct split best = {.num_splits = 1, .cluster = 1};
+    double least = waves_of(tiles, sms) * ((double)tiles_kv + MLA_CTA_COST);
+    for (int64_t n = 2; n <= tiles_kv && n * tiles <= ITEMS_PER_SM * sms; n++) {
+        const int64_t kv_tiles = (tiles_kv + n - 1) / n, cluster = largest_cluster(n, tiles, sms);
+        const double clusters = (double)(n / cluster), ctas = (double)cluster;
+        double cost = waves_of(n * tiles, sms) * ((double)kv_tiles + MLA_CTA_COST);
+        cost += cluster > 1 ? MLA_CLUSTER_COST + MLA_CLUSTER_ROWS * full : 0.0;
+        cost += n > cluster ? MLA_MEMORY_COST + MLA_MEMORY_ROWS * full * clusters / ctas : 0.0;
+        if (cost < least) {
+            least = cost;
+            best = (struct split){n, cluster};
+        }
+    }
+    return best;
+}
+
+/* MLA without splits: whether two Q tiles of a sequence are a cluster that loads K once. Both have
+ * rows, or neither of them has. */
+static bool pairs_share(const struct cut *cut, const attn_problem *p, int64_t block_q) {
+    const bool same_lengths = !p->packed && !p->used_q;
+    return cut->tiles % 2 == 0 && (same_lengths || cut->packed_heads % (2 * block_q) == 0);
+}
+
 /* Keys that a Q tile of so many queries sees, at most. */
 static int64_t most_keys(const attn_problem *p, int64_t queries) {
     const int64_t right = p->causal != ATTN_CAUSAL_NONE ? 0 : p->window_right;
@@ -146,11 +194,6 @@ static int64_t most_keys(const attn_problem *p, int64_t queries) {
     }
     const int64_t seen = p->window_left + right + queries;
     return seen < p->seq_kv ? seen : p->seq_kv;
-}
-
-static double waves_of(int64_t ctas, int64_t sms) {
-    const int64_t waves = (ctas + sms - 1) / sms;
-    return (double)waves;
 }
 
 /* Minimises the cost model: waves of items, and the merge of the last tile. */
@@ -189,6 +232,16 @@ static struct split choose_num_splits(const struct cuda *cuda, const struct vari
         return (struct split){.num_splits = ATTN_MIXED_SLOTS * ctas};
     }
     const int64_t tiles_kv = (p->seq_kv + block_kv - 1) / block_kv;
+    if (family->split_kv == SPLIT_CLUSTER && family->v_in_k > 0) {
+        const int64_t rows = p->seq_q * cut->packed_heads, block_q = variant->info.block_q;
+        struct split split =
+            choose_mla(cuda->units, tiles, tiles_kv,
+                       (double)(rows < block_q ? rows : block_q) / (double)block_q);
+        if (split.num_splits == 1 && pairs_share(cut, p, block_q)) {
+            split.cluster = 2;
+        }
+        return split;
+    }
     if (family->split_kv == SPLIT_CLUSTER) {
         return choose_clusters(cuda->units, tiles, tiles_kv);
     }
@@ -676,7 +729,9 @@ static attn_status fill_geometry(struct cuda *cuda, const struct variant *varian
                 .head_dim = (int)p->head_dim,
                 .head_dim_v = (int)p->head_dim_v,
                 .packed_heads = (int)cut.packed_heads,
-                .section_heads = (int)section_groups(family, &cut, p),
+                .section_heads = split.cluster > split.num_splits /* neighbours of a sequence */
+                                     ? 1
+                                     : (int)section_groups(family, &cut, p),
                 .heads_all = (int)cut.groups,
                 .num_splits = (int)split.num_splits,
             },

@@ -169,16 +169,19 @@ static bool is_chunk(const attn_variant *variant) {
     return strcmp(variant->family, "fwd_hopper_chunk") == 0;
 }
 
+static bool is_mla(const attn_variant *variant) {
+    return strcmp(variant->family, "fwd_hopper_mla") == 0;
+}
+
 /* Split-KV of Q tiles of several warps, one CTA per SM. */
 static bool is_wide(const attn_variant *variant) {
-    return strcmp(variant->family, "fwd_mma_wide") == 0 ||
-           strcmp(variant->family, "fwd_hopper_mla") == 0;
+    return strcmp(variant->family, "fwd_mma_wide") == 0 || is_mla(variant);
 }
 
 enum { SM_COUNT = 20 }; /* of the fake driver's first device */
 
 static bool has_clusters(const attn_variant *variant) {
-    return strncmp(variant->family, "fwd_hopper_decode", 17) == 0;
+    return strncmp(variant->family, "fwd_hopper_decode", 17) == 0 || is_mla(variant);
 }
 
 /* batch_invariant: splits of CHUNK_KEYS keys. */
@@ -204,17 +207,24 @@ static long long parts_of(const attn_problem *p, const attn_variant *variant, lo
     return shares && parts > 1 ? parts : 1;
 }
 
+/* Whether clusters are pairs of Q tiles that load the same keys. */
+static bool pairs_tiles(const struct attn_args *args, const attn_problem *p,
+                        const attn_variant *variant) {
+    return is_mla(variant) && args->num_splits == 1 && args->tiles_q % 2 == 0 &&
+           ((!p->packed && !p->used_q) || args->packed_heads % 128 == 0);
+}
+
 /* How clusters share keys is pinned below (keys_are_shared_as_measured); what holds always: whole
  * clusters, of which those that have more than two blocks all have their place, a tile of keys for
- * each block. */
+ * each block. Larger ones are alone but for MLA. */
 static void check_clusters(const struct fake_call *launch, const attn_problem *p,
                            const attn_variant *variant, long long tiles, long long parts) {
     const long long keys = (p->seq_kv + variant->block_kv - 1) / variant->block_kv;
     const long long cluster = launch->cluster > 0 ? launch->cluster : 1;
     CHECK(launch->cluster != 1 && parts % cluster == 0);
-    CHECK(cluster <= 2 || (cluster == parts && (cluster == 4 || cluster == 8) &&
-                           8 * cluster * tiles <= 7 * SM_COUNT));
-    CHECK(parts == 1 || (parts <= keys && parts * tiles <= 8 * SM_COUNT));
+    CHECK(cluster <= 2 || ((cluster == parts || is_mla(variant)) &&
+                           (cluster == 4 || cluster == 8) && 8 * parts * tiles <= 7 * SM_COUNT));
+    CHECK(parts == 1 || (parts <= keys && parts * tiles <= (is_mla(variant) ? 4 : 8) * SM_COUNT));
 }
 
 /* What holds always: a tile of keys for each part, and no more parts than four waves of them. */
@@ -320,7 +330,11 @@ static void check_launch(const struct fake_call *launch, const attn_problem *p,
     const long long tiles = (p->seq_q * packed + variant->block_q - 1) / variant->block_q;
     check_args(&args, p, t);
     CHECK_EQ(args.tiles_q, tiles);
-    if (has_clusters(variant)) {
+    const bool pairs = pairs_tiles(&args, p, variant);
+    if (pairs) {
+        CHECK_EQ(launch->cluster, 2);
+        CHECK_EQ(args.section_heads, 1);
+    } else if (has_clusters(variant)) {
         check_clusters(launch, p, variant, tiles * args.heads_all, args.num_splits);
     } else if (is_chunk(variant)) {
         check_items(p, variant, tiles * args.heads_all, args.num_splits);
@@ -332,13 +346,16 @@ static void check_launch(const struct fake_call *launch, const attn_problem *p,
         CHECK_EQ(args.num_splits, parts_of(p, variant, tiles * args.heads_all));
         CHECK_EQ(launch->cluster, 0);
     }
-    const long long meeting = args.num_splits / (launch->cluster > 0 ? launch->cluster : 1);
+    const long long meeting =
+        args.num_splits / (launch->cluster > 0 && !pairs ? launch->cluster : 1);
     CHECK_EQ(workspace, workspace_of(p, variant, p->seq_q * args.packed_heads,
                                      tiles * args.heads_all, meeting));
     CHECK(args.counters == (workspace > 0 ? COUNTERS : NULL));
     CHECK_EQ(args.packed_heads, packed);
     CHECK_EQ(args.heads_all, p->batch * p->heads_q / packed);
-    check_sections(&args, p, is_hopper(variant) ? 32.0 : 24.0);
+    if (!pairs) {
+        check_sections(&args, p, is_hopper(variant) ? 32.0 : 24.0);
+    }
     const long long all = p->batch * p->heads_q / packed * tiles;
     const bool split = strcmp(variant->family, "fwd_hopper_split") == 0;
     if (split) {
@@ -469,7 +486,7 @@ TEST(drawn_problems) {
 
 /* What choose_num_splits returns for a GPU of 20 SMs: Q tiles and KV tiles, splits, cluster
  * size. */
-static const struct {
+static const struct shared_keys {
     int tiles, keys;
     int parts, cluster;
 } SHARED_KEYS[] = {
@@ -478,17 +495,33 @@ static const struct {
     {21, 64, 4, 2}, {40, 64, 1, 0}, {24, 640, 5, 0}, {400, 64, 1, 0},
 };
 
-static void check_shared_keys(attn_context *context, const attn_variant *variant, int row) {
+/* The same for fwd_hopper_mla and Q tiles of 64 rows; not measured. */
+static const struct shared_keys MLA_KEYS[] = {
+    {1, 1, 1, 0},   {1, 2, 1, 0},   {1, 8, 8, 8},    {1, 64, 16, 8}, {2, 64, 8, 8},
+    {3, 64, 6, 2},  {4, 64, 4, 4},  {5, 4, 1, 0},    {7, 64, 8, 2},  {13, 640, 3, 0},
+    {16, 64, 1, 0}, {21, 64, 3, 0}, {400, 64, 1, 0},
+};
+
+static void check_shared_keys(attn_context *context, const attn_variant *variant,
+                              const struct shared_keys *row) {
     attn_problem p = gpu_problem();
-    const attn_tensors t = stand_ins();
+    attn_tensors t = stand_ins();
     attn_error why;
     p.dtype = (attn_dtype)__builtin_ctz(variant->dtypes);
     p.dtype_kv = (variant->dtypes >> ATTN_E4M3 & 1) != 0 ? (int32_t)ATTN_E4M3 : -1;
     p.batch = 1;
-    p.heads_q = p.heads_kv = SHARED_KEYS[row].tiles;
+    p.heads_q = p.heads_kv = row->tiles;
     p.seq_q = 1;
-    p.seq_kv = (int64_t)SHARED_KEYS[row].keys * variant->block_kv;
+    p.seq_kv = (int64_t)row->keys * variant->block_kv;
     p.head_dim = p.head_dim_v = variant->head_dim_max;
+    if (is_mla(variant)) {
+        p.batch = row->tiles;
+        p.heads_kv = 1;
+        p.heads_q = variant->block_q;
+        p.head_dim_v = variant->v_in_k;
+        p.v_in_k = true;
+        t.v = t.k;
+    }
     attn_plan *plan = plan_on(context, &p, variant->name);
     if (plan == NULL) {
         return;
@@ -498,8 +531,8 @@ static void check_shared_keys(attn_context *context, const attn_variant *variant
                  &why);
     const struct fake_call *launch = launch_at(0);
     if (CHECK(launch != NULL)) {
-        CHECK_EQ(args_of(launch, variant).num_splits, SHARED_KEYS[row].parts);
-        CHECK_EQ(launch->cluster, SHARED_KEYS[row].cluster);
+        CHECK_EQ(args_of(launch, variant).num_splits, row->parts);
+        CHECK_EQ(launch->cluster, row->cluster);
     }
     attn_plan_destroy(plan);
 }
@@ -508,6 +541,7 @@ TEST(keys_are_shared_as_measured) {
     SKIP_WITHOUT_KERNELS();
     attn_variant list[BUILT_IN_MAX];
     const int count = built_in_variants(list), rows = sizeof SHARED_KEYS / sizeof *SHARED_KEYS;
+    const int mla_rows = sizeof MLA_KEYS / sizeof *MLA_KEYS;
     int sharing = 0;
     for (int i = 0; i < count; i++) {
         sharing += has_clusters(&list[i]);
@@ -520,8 +554,11 @@ TEST(keys_are_shared_as_measured) {
     }
     attn_context *context = fake_open("cuda");
     for (int i = 0; i < count && context != NULL; i++) {
-        for (int row = 0; row < rows && has_clusters(&list[i]); row++) {
-            check_shared_keys(context, &list[i], row);
+        for (int row = 0; row < rows && has_clusters(&list[i]) && !is_mla(&list[i]); row++) {
+            check_shared_keys(context, &list[i], &SHARED_KEYS[row]);
+        }
+        for (int row = 0; row < mla_rows && is_mla(&list[i]); row++) {
+            check_shared_keys(context, &list[i], &MLA_KEYS[row]);
         }
     }
     attn_close(context);

@@ -48,8 +48,20 @@ INLINE unsigned map_to_cta(unsigned mine, int rank) {
     return theirs;
 }
 
+/* At an mbarrier of another CTA. It orders reads of this CTA only, whose results have arrived: a
+ * release for the cluster would wait for all writes to global memory. */
+INLINE void mbarrier_arrive_dsmem(unsigned barrier) {
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" : : "r"(barrier) : "memory");
+}
+
 INLINE void store_dsmem(unsigned address, unsigned value) {
     asm volatile("st.shared::cluster.u32 [%0], %1;" : : "r"(address), "r"(value) : "memory");
+}
+INLINE void store_dsmem4(unsigned address, float x, float y, float z, float w) {
+    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "r"(address), "f"(x), "f"(y), "f"(z), "f"(w)
+                 : "memory");
 }
 
 #endif /* ATTN_KERNELS_HOPPER_DSMEM_H */

@@ -7,49 +7,58 @@
  * warpgroup, so each of the two consumers has half of its columns. K is loaded once for both GEMMs:
  * it is the B operand of S = QK^T as stored, and of O += PV transposed.
  *
- *     producer     K of each tile of keys, by TMA: boxes of a page or a tile, whichever is smaller
- *     consumer 0   prologue: S = QK^T of the first tile
- *                  m, P = exp2(S - m), alpha; both into the mailbox
- *                  O[:, 0:256] += P V; meanwhile S of the next tile
- *     consumer 1   P and alpha from the mailbox, in the fragment order of consumer 0
- *                  O[:, 256:512] += P V
- *     merge        of the CTAs that share rows (portable/own_merge.h); epilogue from registers
+ *     producer     K of each KV tile, by TMA: boxes of a page or a tile, whichever is smaller
+ *     consumer g   for each tile n with n % 2 = g, which lands in stage g:
+ *                      S(n) = QK^T of the first 7 of 9 chunks of columns, as they land
+ *                      P(n - 1) and m from the mailbox; its half of O += P(n - 1) V(n - 1)
+ *                      S(n), the last 2 chunks;  wait for both
+ *                      m, P(n) = exp2(S - m); both into the mailbox, in fragment order
+ *                      its half of O += P(n) V(n)
+ *     merge        of the CTAs that share rows, and the epilogue (mla_merge.h)
+ *
+ * Two Q tiles of a sequence, if their keys are not split, are a cluster, which loads each part once:
+ * each CTA half of its columns, to both (multicast). Both go through the keys that either sees.
+ *
+ * So one consumer's softmax runs under the GEMMs of the other. A stage has mbarriers for each of
+ * its parts: columns 512 on, which no PV reads, and four of 128 columns, each read by the PV of one
+ * consumer. A part is loaded again as soon as that PV has read it. Parts are loaded, and S reads
+ * them, in the order in which they become free: the owner of the tile has its half first.
  *
  * Cycles of a tile (D 576/512): tensor cores 1152 for S, 1024 for PV. Shared memory, at 128 bytes a
- * cycle: Q and K for S 1152, V 512, TMA 576, mailbox 144. L2 at 24 bytes a cycle: 3072.
+ * cycle: Q and K for S 1152, V 512, TMA 576, mailbox 144. L2 at 30 bytes a cycle: 2460, 1230 in a
+ * cluster.
  *
  * The max advances if a tile's max exceeds it by MAX_GROWTH; O is rescaled only then.
  *
  * Shared memory map, dynamic, from the first multiple of 1024 on, in bytes:
  *     q          BM x D x 2
  *     k          STAGES x BN x D x 2
- *     mailbox    BM x BN x 2 (P), BM x 16 (alpha); at the end m and l
+ *     mailbox    BM x BN x 2 (P), BM x 16 (m); at the end l
  *
- * Invariant: thread i of both consumers has the same rows. Rows of V past the last key are zeroed
- * in shared memory, since 0 times NaN is NaN.
+ * Invariant: thread i of both consumers has the same rows, reads entry i of the mailbox and then
+ * writes it, so the mailbox is never overwritten early. Rows of V past the last key are zeroed in
+ * shared memory, since 0 times NaN is NaN.
  */
 #define ATTN_FULL 1
 #define ATTN_PAGED 1
-#include "common/repair.h"
+#include "hopper/mla_merge.h"
 #include "hopper/tma.h"
-#include "hopper/wgmma.h"
-#include "portable/own_merge.h"
 
 enum {
-    CONSUMERS = 2,
-    CONSUMER_THREADS = CONSUMERS * WG_THREADS,
     PRODUCER_REGISTERS = 24,
     CONSUMER_REGISTERS = 240,
-    HALF_COLUMNS = 256, /* of O */
-    HALF_REGS = HALF_COLUMNS / 2,
+    HALF_CHUNKS = HALF_COLUMNS / 64,
+    PARTS = 5, /* of a stage: chunk 8, chunks 0 and 1, 2 and 3, 4 and 5, 6 and 7 */
+    WG_WARPS = WG_THREADS / LANES,
     P_BYTES = ATTN_BM * ATTN_BN * 2,
-    /* named barriers; 1 is that of own_merge.h */
-    P_FULL = 2,
-    P_EMPTY = 3,
+    /* named barriers */
+    ALL_CONSUMERS = 1,
+    P_FULL = 2, /* of consumer 0, and of consumer 1 */
     TAIL = 4
 };
 static_assert(ATTN_BM == WG_ROWS && ATTN_WARPS == 4 * (CONSUMERS + 1), "three warpgroups");
-static_assert(ATTN_D > 2 * HALF_COLUMNS - 64 && ATTN_D % 64 == 0, "V is in K");
+static_assert(ATTN_D > 2 * HALF_COLUMNS && CHUNKS == 2 * HALF_CHUNKS + 1, "V is in K");
+static_assert(ATTN_STAGES == CONSUMERS, "each consumer has a stage");
 
 /* bf16 has 8 significant bits: a key that outweighs all others should have p = 1, not a rounded p.
  */
@@ -61,55 +70,108 @@ static_assert(ATTN_D > 2 * HALF_COLUMNS - 64 && ATTN_D % 64 == 0, "V is in K");
 
 struct stages {
     unsigned q, k, mailbox;
-    unsigned k_full, k_empty; /* mbarriers */
+    unsigned full, empty; /* mbarriers: PARTS of each stage */
+    int rank, sharers;    /* of the CTAs that load K together: 1 or 2 */
 };
 
-/* The KV tiles of this CTA. */
+/* The KV tiles of this CTA, and of those that load K with it. */
 struct range {
     int begin, end;
-    struct keys first, last; /* that the first and the last row see */
+    struct keys first, last; /* that their first and their last row see */
 };
+
+/* ---- parts of a stage ------------------------------------------------------------------------ */
+
+/* In the order in which the owner of a stage reads them: chunk 8, its half of V, the other half. */
+INLINE int part_at(int i, int owner) {
+    return i == 0 ? 0 : 1 + ((i - 1) ^ 2 * owner);
+}
+
+INLINE unsigned chunk_of_part(int part) {
+    return part == 0 ? 2 * HALF_CHUNKS : 2 * (unsigned)(part - 1);
+}
+
+INLINE unsigned barrier_of_part(unsigned barriers, int stage, int part) {
+    return barriers + (unsigned)((stage * PARTS + part) * MBARRIER_BYTES);
+}
 
 /* ---- producer -------------------------------------------------------------------------------- */
 
+/* Rows of a page, or of all keys of a sequence. */
+struct box {
+    int batch, row; /* in the map */
+};
+
 /* A box after the last key is that key's again: it is hidden anyway, and no unused entry of the
  * table is followed. */
-INLINE void load_pages(const struct attn_tma_args &t, const struct work &w, unsigned to,
-                       unsigned full, int first_key, unsigned long long policy) {
-    const struct attn_args &a = t.a;
-    const int rows = min((int)ATTN_BN, a.page_size);
+INLINE struct box box_of_key(const struct attn_args &a, const struct work &w, int key, int rows) {
+    if (is_paged(a)) {
+        const int there = min(key, w.seq_kv - 1);
+        return {page_of_key(a, w.batch, there), row_in_page(a, there) & -rows}; /* a power of 2 */
+    }
+    const bool packed = a.cu_seqlens_kv != 0;
+    return {packed ? 0 : w.batch, (packed ? a.cu_seqlens_kv[w.batch] : 0) + key};
+}
+
+/* K of one sequence. */
+struct source {
+    const struct attn_tma_args *t;
+    int rows, head; /* rows of a box: a power of 2 */
+    unsigned long long policy;
+};
+
+/* 64 columns of a box. Two CTAs take turns, so that the single chunk of a part is each one's in
+ * every other tile. A part may land in the other CTA before that one expects it: its mbarrier then
+ * still waits for the arrival. */
+INLINE void load_chunk(const struct source &k, const struct stages &at, int stage, struct box box,
+                       unsigned chunk, unsigned to, unsigned full) {
+    const int column = (int)(64 * chunk);
+    if (at.sharers == 1) {
+        tma_load_hinted(to, &k.t->k, full, column, box.row, k.head, box.batch, k.policy);
+    } else if (((int)chunk + stage) % 2 == at.rank) {
+        tma_load_multicast(to, &k.t->k, full, column, box.row, k.head, box.batch, 3, k.policy);
+    }
+}
+
+/* A part of the tile that begins at first_key, where `box` is that of its first key. */
+template <int chunks>
+INLINE void load_part(const struct source &k, const struct work &w, const struct stages &at,
+                      int stage, struct box box, int first_key, int part) {
+    const unsigned to = at.k + (unsigned)(stage * KV_BYTES), chunk = chunk_of_part(part);
+    const unsigned full = barrier_of_part(at.full, stage, part);
+    mbarrier_arrive_expect(full, chunks * KV_CHUNK);
 #pragma unroll 1
-    for (int row = 0; row < ATTN_BN; row += rows) {
-        const int key = min(first_key + row, w.seq_kv - 1), page = page_of_key(a, w.batch, key);
-        const int first = row_in_page(a, key) & -rows; /* rows: a power of 2 */
+    for (int row = 0; row < ATTN_BN; row += k.rows) {
+        if (row > 0) {
+            box = box_of_key(k.t->a, w, first_key + row, k.rows);
+        }
 #pragma unroll
-        for (int chunk = 0; chunk < CHUNKS; chunk++) {
-            tma_load_hinted(to + (unsigned)(chunk * KV_CHUNK + row * SWIZZLE_BYTES), &t.k, full,
-                            64 * chunk, first, head_kv_of(a, w), page, policy);
+        for (unsigned i = 0; i < chunks; i++) {
+            load_chunk(k, at, stage, box, chunk + i,
+                       to + (chunk + i) * KV_CHUNK + (unsigned)(row * SWIZZLE_BYTES), full);
         }
     }
 }
 
+/* The KV head is computed once: its division, at each box, took longer than the loads. The table
+ * is read before the wait for the stage. */
 INLINE void produce(const struct attn_tma_args &t, const struct work &w, const struct range &keys,
                     const struct stages &at) {
     const struct attn_args &a = t.a;
-    const bool packed = a.cu_seqlens_kv != 0 && !is_paged(a);
-    const int row = packed ? a.cu_seqlens_kv[w.batch] : 0, batch = packed ? 0 : w.batch;
-    const unsigned long long policy = l2_policy(a.tiles_q == 1);
+    const struct source k = {&t, is_paged(a) ? min((int)ATTN_BN, a.page_size) : (int)ATTN_BN,
+                             head_kv_of(a, w), l2_policy(a.tiles_q == at.sharers)};
     struct ring ring = {0, 1}; /* all stages are empty */
 #pragma unroll 1
     for (int n = keys.begin; n < keys.end; n++) {
-        const unsigned to = at.k + (unsigned)(ring.stage * KV_BYTES);
-        const unsigned full = at.k_full + (unsigned)(ring.stage * MBARRIER_BYTES);
-        mbarrier_wait(at.k_empty + (unsigned)(ring.stage * MBARRIER_BYTES), ring.parity);
-        mbarrier_arrive_expect(full, KV_BYTES);
-        if (is_paged(a)) {
-            load_pages(t, w, to, full, n * ATTN_BN, policy);
-        } else {
+        const struct box box = box_of_key(a, w, n * ATTN_BN, k.rows);
 #pragma unroll
-            for (int chunk = 0; chunk < CHUNKS; chunk++) {
-                tma_load_hinted(to + (unsigned)(chunk * KV_CHUNK), &t.k, full, 64 * chunk,
-                                row + n * ATTN_BN, head_kv_of(a, w), batch, policy);
+        for (int i = 0; i < PARTS; i++) {
+            const int part = part_at(i, ring.stage);
+            mbarrier_wait(barrier_of_part(at.empty, ring.stage, part), ring.parity);
+            if (i == 0) {
+                load_part<1>(k, w, at, ring.stage, box, n * ATTN_BN, part);
+            } else {
+                load_part<2>(k, w, at, ring.stage, box, n * ATTN_BN, part);
             }
         }
         advance<ATTN_STAGES>(ring);
@@ -118,29 +180,49 @@ INLINE void produce(const struct attn_tma_args &t, const struct work &w, const s
 
 /* ---- GEMMs ----------------------------------------------------------------------------------- */
 
-/* S = QK^T, in flight. */
-INLINE void gemm_qk(float (&s)[S_REGS], unsigned q, unsigned k) {
-    const unsigned long long left = smem_descriptor(q, 16), right = smem_descriptor(k, 16);
+/* S = QK^T of the parts [begin, end), in flight, as they land. `parity` of their mbarriers. */
+template <int group, int begin, int end>
+INLINE void gemm_qk(float (&s)[S_REGS], const struct stages &at, unsigned parity) {
+    const unsigned long long left = smem_descriptor(at.q, 16);
+    const unsigned long long right = smem_descriptor(at.k + (unsigned)(group * KV_BYTES), 16);
     fence_operand(s);
-    wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < QK_STEPS; i++) {
-        wgmma_ss(s, descriptor_at(left, i / 4 * Q_CHUNK + i % 4 * 32),
-                 descriptor_at(right, i / 4 * KV_CHUNK + i % 4 * 32), i > 0);
+    for (int i = begin; i < end; i++) {
+        const int part = part_at(i, group), chunk = (int)chunk_of_part(part);
+        mbarrier_wait(barrier_of_part(at.full, group, part), parity);
+        wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < (i == 0 ? 4 : 8); step++) {
+            const int in_part = step / 4 * KV_CHUNK + step % 4 * 32;
+            wgmma_ss(s, descriptor_at(left, chunk * Q_CHUNK + in_part),
+                     descriptor_at(right, chunk * KV_CHUNK + in_part), i > 0 || step > 0);
+        }
     }
     wgmma_commit();
 }
 
-/* O += PV of half of the columns, in flight. */
-INLINE void gemm_pv(float (&o)[HALF_REGS], unsigned (&p)[P_REGS], unsigned v) {
+/* O += PV of 128 of the columns, in flight. */
+template <int piece>
+INLINE void gemm_pv_piece(float (&o)[HALF_REGS], unsigned (&p)[P_REGS], unsigned v) {
+    float(&columns)[HALF_REGS / 2] = (float(&)[HALF_REGS / 2]) o[piece * HALF_REGS / 2];
+#pragma unroll
+    for (int i = 0; i < PV_STEPS; i++) {
+        wgmma_rs(
+            columns, &p[4 * i],
+            smem_descriptor(v + (unsigned)(2 * piece * KV_CHUNK + i * 2 * SWIZZLE_ATOM), KV_CHUNK));
+    }
+    wgmma_commit();
+}
+
+/* O += PV of half of the columns, in flight in two groups. */
+INLINE void gemm_pv(float (&o)[HALF_REGS], unsigned (&p)[P_REGS], const struct stages &at,
+                    int stage, int group) {
+    const unsigned v = at.k + (unsigned)(stage * KV_BYTES + group * HALF_CHUNKS * KV_CHUNK);
     fence_operand(o);
     fence_operand(p);
     wgmma_fence();
-#pragma unroll
-    for (int i = 0; i < PV_STEPS; i++) {
-        wgmma_rs(o, &p[4 * i], smem_descriptor(v + (unsigned)(i * 2 * SWIZZLE_ATOM), KV_CHUNK));
-    }
-    wgmma_commit();
+    gemm_pv_piece<0>(o, p, v);
+    gemm_pv_piece<1>(o, p, v);
 }
 
 INLINE void rescale(float (&o)[HALF_REGS], const float (&alpha)[2]) {
@@ -154,12 +236,7 @@ INLINE void rescale(float (&o)[HALF_REGS], const float (&alpha)[2]) {
 
 /* ---- softmax --------------------------------------------------------------------------------- */
 
-/* Of the two rows of a thread; l of its own keys until the end. */
-struct row_state {
-    float m[2], l[2];
-};
-
-/* S becomes P; m and l advance. */
+/* S becomes P; m and l advance. l is of the thread's own keys until the end. */
 INLINE void softmax(unsigned (&p)[P_REGS], float (&alpha)[2], float (&s)[S_REGS],
                     struct row_state &state) {
 #pragma unroll
@@ -208,28 +285,27 @@ INLINE void finish_scores(float (&s)[S_REGS], const struct attn_args &a, const s
 
 struct mailbox {
     uint4 p[P_REGS / 4][WG_THREADS];
-    float2 alpha[WG_THREADS];
+    float2 m[WG_THREADS];
 };
 static_assert(sizeof(struct mailbox) == P_BYTES + 16 * ATTN_BM, "as the host counts");
 
-INLINE void send(struct mailbox *box, const unsigned (&p)[P_REGS], const float (&alpha)[2],
+INLINE void send(struct mailbox *box, const unsigned (&p)[P_REGS], const float (&m)[2],
                  int thread) {
 #pragma unroll
     for (int i = 0; i < P_REGS / 4; i++) {
         box->p[i][thread] = make_uint4(p[4 * i], p[4 * i + 1], p[4 * i + 2], p[4 * i + 3]);
     }
-    box->alpha[thread] = make_float2(alpha[0], alpha[1]);
+    box->m[thread] = make_float2(m[0], m[1]);
 }
 
-INLINE void receive(const struct mailbox *box, unsigned (&p)[P_REGS], float (&alpha)[2],
-                    int thread) {
+INLINE void receive(const struct mailbox *box, unsigned (&p)[P_REGS], float (&m)[2], int thread) {
 #pragma unroll
     for (int i = 0; i < P_REGS / 4; i++) {
         const uint4 four = box->p[i][thread];
         p[4 * i] = four.x, p[4 * i + 1] = four.y, p[4 * i + 2] = four.z, p[4 * i + 3] = four.w;
     }
-    const float2 both = box->alpha[thread];
-    alpha[0] = both.x, alpha[1] = both.y;
+    const float2 both = box->m[thread];
+    m[0] = both.x, m[1] = both.y;
 }
 
 /* ---- consumers ------------------------------------------------------------------------------- */
@@ -238,7 +314,7 @@ INLINE void receive(const struct mailbox *box, unsigned (&p)[P_REGS], float (&al
 INLINE void zero_rows(unsigned k, int first, int thread) {
     const int of_chunk = (ATTN_BN - first) * (SWIZZLE_BYTES / 16);
 #pragma unroll 1
-    for (int i = thread; i < CHUNKS * of_chunk; i += WG_THREADS) {
+    for (int i = thread; i < 2 * HALF_CHUNKS * of_chunk; i += WG_THREADS) {
         const unsigned to =
             k + (unsigned)(i / of_chunk * KV_CHUNK + first * SWIZZLE_BYTES + i % of_chunk * 16);
         asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" : : "r"(to), "r"(0) : "memory");
@@ -247,155 +323,138 @@ INLINE void zero_rows(unsigned k, int first, int thread) {
     named_barrier_sync(TAIL, WG_THREADS);
 }
 
-/* P of tile n to registers and the mailbox, O rescaled. */
-INLINE void softmax_of_tile(float (&o)[HALF_REGS], unsigned (&p)[P_REGS], float (&s)[S_REGS],
-                            struct row_state &state, const struct attn_args &a,
-                            const struct work &w, const struct range &keys, int n,
-                            struct mailbox *box, int thread) {
-    const int lane = thread % LANES, row = w.first_row + thread / LANES * 16 + lane / 4;
-    float alpha[2];
-    fence_operand(s);
-    finish_scores(s, a, w, keys, n * ATTN_BN, row, lane);
-    softmax(p, alpha, s, state);
-    if (n > keys.begin) {
-        named_barrier_sync(P_EMPTY, CONSUMER_THREADS); /* P of the tile before has been read */
+/* This warp has read a part of a stage: to all producers that load it. */
+INLINE void release(const struct stages &at, int stage, int part, int thread) {
+    if (thread % LANES == 0) {
+        const unsigned empty = barrier_of_part(at.empty, stage, part);
+        mbarrier_arrive(empty);
+        if (at.sharers > 1) {
+            mbarrier_arrive_dsmem(map_to_cta(empty, at.rank ^ 1));
+        }
     }
-    send(box, p, alpha, thread);
-    named_barrier_arrive(P_FULL, CONSUMER_THREADS);
-    rescale(o, alpha);
 }
 
-INLINE void consume_first(float (&o)[HALF_REGS], struct row_state &state, const struct attn_args &a,
+/* P of the tile before and m from the other consumer; O += PV, in flight. Its K has landed: the
+ * other one has waited for it. */
+template <int group>
+INLINE void add_tile_of_other(float (&o)[HALF_REGS], unsigned (&p)[P_REGS], struct row_state &state,
+                              const struct stages &at, const struct mailbox *box, int thread) {
+    float m[2], alpha[2];
+    named_barrier_sync(P_FULL + 1 - group, CONSUMER_THREADS);
+    receive(box, p, m, thread);
+#pragma unroll
+    for (int row = 0; row < 2; row++) {
+        alpha[row] = exp2_fast(state.m[row] - m[row]);
+        state.m[row] = m[row];
+        state.l[row] *= alpha[row];
+    }
+    rescale(o, alpha);
+    gemm_pv(o, p, at, 1 - group, group);
+}
+
+/* S of tile n has been computed: P, to the other consumer, too; O += PV. */
+template <int group>
+INLINE void add_tile(float (&o)[HALF_REGS], unsigned (&p)[P_REGS], float (&s)[S_REGS],
+                     struct row_state &state, const struct attn_args &a, const struct work &w,
+                     const struct range &keys, const struct stages &at, int n, struct mailbox *box,
+                     int thread) {
+    const int lane = thread % LANES, row = w.first_row + thread / LANES * 16 + lane / 4;
+    const int there = keys.last.end - n * ATTN_BN;
+    float alpha[2];
+    fence_operand(s);
+    release(at, group, 0, thread);
+    if (there < ATTN_BN) {
+        zero_rows(at.k + (unsigned)(group * KV_BYTES), there, thread);
+    }
+    finish_scores(s, a, w, keys, n * ATTN_BN, row, lane);
+    softmax(p, alpha, s, state);
+    send(box, p, state.m, thread);
+    named_barrier_arrive(P_FULL + group, CONSUMER_THREADS);
+    rescale(o, alpha);
+    gemm_pv(o, p, at, group, group);
+    wgmma_wait<1>();
+    release(at, group, 1 + 2 * group, thread);
+    wgmma_wait<0>();
+    fence_operand(o);
+    release(at, group, 2 + 2 * group, thread);
+}
+
+/* A function for each consumer: descriptors are constants, added to uniform registers. */
+template <int group>
+INLINE void consume_tiles(float (&o)[HALF_REGS], struct row_state &state, const struct attn_args &a,
                           const struct work &w, const struct range &keys, const struct stages &at,
                           struct mailbox *box, int thread) {
     float s[S_REGS];
-    unsigned p[P_REGS];
-    struct ring ring = {0, 0};
-    mbarrier_wait(at.k_full, 0);
-    gemm_qk(s, at.q, at.k);
-    wgmma_wait<0>();
-#pragma unroll 1
-    for (int n = keys.begin; n < keys.end - 1; n++) {
-        const struct ring here = ring;
-        softmax_of_tile(o, p, s, state, a, w, keys, n, box, thread);
-        gemm_pv(o, p, at.k + (unsigned)(here.stage * KV_BYTES));
-        advance<ATTN_STAGES>(ring);
-        mbarrier_wait(at.k_full + (unsigned)(ring.stage * MBARRIER_BYTES), ring.parity);
-        gemm_qk(s, at.q, at.k + (unsigned)(ring.stage * KV_BYTES));
-        wgmma_wait<1>();
-        fence_operand(o);
-        mbarrier_arrive(at.k_empty + (unsigned)(here.stage * MBARRIER_BYTES));
-        wgmma_wait<0>();
-    }
-    const unsigned k = at.k + (unsigned)(ring.stage * KV_BYTES);
-    const int there = keys.last.end - (keys.end - 1) * ATTN_BN;
-    if (there < ATTN_BN) {
-        zero_rows(k, there, thread);
-    }
-    softmax_of_tile(o, p, s, state, a, w, keys, keys.end - 1, box, thread);
-    gemm_pv(o, p, k);
-    wgmma_wait<0>();
-    fence_operand(o);
-    named_barrier_sync(P_EMPTY, CONSUMER_THREADS);
-}
-
-INLINE void consume_second(float (&o)[HALF_REGS], const struct range &keys, const struct stages &at,
-                           const struct mailbox *box, int thread) {
-    struct ring ring = {0, 0};
-#pragma unroll 1
-    for (int n = keys.begin; n < keys.end; n++) {
-        unsigned p[P_REGS];
-        float alpha[2];
-        named_barrier_sync(P_FULL, CONSUMER_THREADS);
-        receive(box, p, alpha, thread);
-        named_barrier_arrive(P_EMPTY, CONSUMER_THREADS);
-        rescale(o, alpha); /* K has landed: the first has waited for it */
-        gemm_pv(o, p, at.k + (unsigned)(ring.stage * KV_BYTES + HALF_COLUMNS / 64 * KV_CHUNK));
-        wgmma_wait<0>();
-        fence_operand(o);
-        mbarrier_arrive(at.k_empty + (unsigned)(ring.stage * MBARRIER_BYTES));
-        advance<ATTN_STAGES>(ring);
-    }
-}
-
-/* m and l of the first consumer to the second. */
-INLINE void share_rows(struct row_state &state, struct mailbox *box, int group, int thread) {
-    float4 *const rows = (float4 *)box;
+    unsigned p[P_REGS], parity = 0;
+    int n = keys.begin + group;
     if (group == 0) {
-        rows[thread] = make_float4(state.m[0], state.m[1], state.l[0], state.l[1]);
+        gemm_qk<group, 0, PARTS>(s, at, parity);
+        wgmma_wait<0>();
+        add_tile<group>(o, p, s, state, a, w, keys, at, n, box, thread);
+        n += CONSUMERS;
+        parity = 1;
     }
-    named_barrier_sync(P_FULL, CONSUMER_THREADS);
-    const float4 both = rows[thread];
-    state = {{both.x, both.y}, {both.z, both.w}};
+#pragma unroll 1
+    for (; n < keys.end; n += CONSUMERS) {
+        gemm_qk<group, 0, PARTS - 1>(s, at, parity);
+        add_tile_of_other<group>(o, p, state, at, box, thread);
+        gemm_qk<group, PARTS - 1, PARTS>(s, at, parity);
+        wgmma_wait<0>();
+        fence_operand(o);
+        release(at, 1 - group, 1 + 2 * group, thread);
+        release(at, 1 - group, 2 + 2 * group, thread);
+        add_tile<group>(o, p, s, state, a, w, keys, at, n, box, thread);
+        parity ^= 1;
+    }
+    if (n == keys.end) {
+        add_tile_of_other<group>(o, p, state, at, box, thread);
+        wgmma_wait<0>();
+        fence_operand(o);
+    }
 }
 
-/* ---- epilogue -------------------------------------------------------------------------------- */
-
-/* O / l and the LSE to global memory; rows that are not finite are repaired. */
-INLINE void store_rows(const float (&o)[HALF_REGS], struct row_state state,
-                       const struct attn_args &a, const struct work &w, int group, int thread) {
-    const int lane = thread % LANES, warp_row = w.first_row + thread / LANES * 16;
-    float zero = 0.0f; /* the sum of x * 0: NaN if an x is not finite */
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int row = warp_row + lane / 4 + 8 * half;
-        float alpha = 1.0f;
-        const bool sees_none = state.l[half] == 0.0f;
-        if (row >= w.rows) {
-            continue;
-        }
-        if (a.sink != 0) {
-            alpha = join_sink(a, w.head + head_of_row(a, row), &state.m[half], &state.l[half]);
-        }
-        if (a.lse != 0 && lane % 4 == 0 && group == 0) {
-            lse_of(a, w)[row_offset(a, row, a.lse_row, a.lse_head)] =
-                log_sum_exp(state.m[half], state.l[half]);
-        }
-        element *const to = o_of(a, w) + row_offset(a, row, a.o_row, a.o_head);
-#pragma unroll
-        for (int i = 0; i < HALF_REGS / 4; i++) {
-            const int column = group * HALF_COLUMNS + 8 * i + lane % 4 * 2;
-            const float low = sees_none ? 0.0f : o[4 * i + 2 * half] * alpha;
-            const float high = sees_none ? 0.0f : o[4 * i + 2 * half + 1] * alpha;
-            zero = fmaf(low, 0.0f, fmaf(high, 0.0f, zero));
-            if (column < a.head_dim_v) {
-                *(unsigned *)(to + column) =
-                    pack(normalise(low, state.l[half]), normalise(high, state.l[half]));
-            }
-        }
-    }
-    if (__any_sync(~0U, !(zero == 0.0f))) {
-        __syncwarp(); /* the rows are stored: repair overwrites them */
-#pragma unroll 1
-        for (int row = warp_row; row < min(warp_row + 16, w.rows); row++) {
-            repair_columns(a, w, row, group * HALF_COLUMNS + lane * 8);
-        }
-    }
+/* l of all keys: the sum over both consumers. */
+INLINE void share_sums(struct row_state &state, struct mailbox *box, int group, int thread) {
+    float2 *const sums = (float2 *)box;
+    named_barrier_sync(ALL_CONSUMERS, CONSUMER_THREADS); /* the last P has been read */
+    sums[group * WG_THREADS + thread] = make_float2(state.l[0], state.l[1]);
+    named_barrier_sync(ALL_CONSUMERS, CONSUMER_THREADS);
+    const float2 first = sums[thread], second = sums[WG_THREADS + thread];
+    state.l[0] = first.x + second.x;
+    state.l[1] = first.y + second.y;
 }
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
-/* Q, by all consumers, as TMA would write it. */
+/* Q, by all consumers, as TMA would write it: eight threads for each of 32 rows. */
 INLINE void copy_q(const struct attn_args &a, const struct work &w, unsigned shared_q) {
     const element *const q = q_of(a, w);
-    for (int i = (int)threadIdx.x; i < ATTN_BM * CHUNKS * 8; i += CONSUMER_THREADS) {
-        const int chunk = i % (CHUNKS * 8), in_tile = i / (CHUNKS * 8);
+    const int piece = (int)threadIdx.x % 8;
+#pragma unroll
+    for (int in_tile = (int)threadIdx.x / 8; in_tile < ATTN_BM; in_tile += CONSUMER_THREADS / 8) {
         const int row = w.first_row + in_tile;
-        const bool there = row < w.rows && chunk * 8 < a.head_dim;
-        cp_async(shared_q + (unsigned)(chunk / 8 * Q_CHUNK + in_tile * SWIZZLE_BYTES +
-                                       ((chunk ^ in_tile) & 7) * 16),
-                 there ? q + row_offset(a, row, a.q_row, a.q_head) + chunk * 8 : q, there);
+        const element *const from =
+            q + row_offset(a, row < w.rows ? row : w.first_row, a.q_row, a.q_head) + piece * 8;
+        const unsigned to =
+            shared_q + (unsigned)(in_tile * SWIZZLE_BYTES + ((piece ^ in_tile) & 7) * 16);
+#pragma unroll
+        for (int chunk = 0; chunk < CHUNKS; chunk++) {
+            const bool there = row < w.rows && chunk * 64 + piece * 8 < a.head_dim;
+            cp_async(to + (unsigned)(chunk * Q_CHUNK), there ? from + chunk * 64 : q, there);
+        }
     }
     cp_async_commit();
     cp_async_wait<0>();
     fence_proxy_async();
-    barrier_sync(1, CONSUMER_THREADS);
+    named_barrier_sync(ALL_CONSUMERS, CONSUMER_THREADS);
 }
 
 INLINE void consume(const struct attn_args &a, const struct work &w, const struct range &keys,
-                    const struct own_split &split, const struct stages &at, struct mailbox *box,
+                    const struct mla_split &split, const struct stages &at, unsigned char *dynamic,
                     int group) {
     const int thread = (int)threadIdx.x % WG_THREADS;
+    struct mailbox *const box =
+        (struct mailbox *)(dynamic + (at.mailbox - shared_address(dynamic)));
     float o[HALF_REGS];
     struct row_state state = {{NO_MAX, NO_MAX}, {0.0f, 0.0f}};
 #pragma unroll
@@ -405,63 +464,67 @@ INLINE void consume(const struct attn_args &a, const struct work &w, const struc
     copy_q(a, w, at.q);
     if (keys.begin < keys.end) {
         if (group == 0) {
-            consume_first(o, state, a, w, keys, at, box, thread);
+            consume_tiles<0>(o, state, a, w, keys, at, box, thread);
         } else {
-            consume_second(o, keys, at, box, thread);
+            consume_tiles<1>(o, state, a, w, keys, at, box, thread);
         }
+    }
+    if (at.sharers > 1) {
+        cluster_arrive(); /* this thread releases nothing any more */
     }
 #pragma unroll
     for (int row = 0; row < 2; row++) {
         state.l[row] += __shfl_xor_sync(~0U, state.l[row], 1);
         state.l[row] += __shfl_xor_sync(~0U, state.l[row], 2);
     }
-    share_rows(state, box, group, thread);
-    const struct own_place place = {(int)threadIdx.x, thread, group == 0};
-    if (split.count == 1 ||
-        merge_own<CONSUMER_THREADS, WG_THREADS>(o, state.m, state.l, a, split, place)) {
-        store_rows(o, state, a, w, group, thread);
+    share_sums(state, box, group, thread);
+    merge_and_store(o, state, a, w, split, (float4 *)(dynamic + (at.k - shared_address(dynamic))),
+                    group);
+    if (at.sharers > 1) {
+        cluster_wait(); /* until then the other CTA may arrive at mbarriers of this one */
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     ATTN_ENTRY(const __grid_constant__ struct attn_tma_args t) {
     extern __shared__ unsigned char dynamic[];
-    __shared__ __align__(8) unsigned long long barriers[2 * ATTN_STAGES];
+    __shared__ __align__(8) unsigned long long barriers[2 * ATTN_STAGES * PARTS];
     const struct attn_args &a = t.a;
     pdl_launch_dependents();
     pdl_wait();
-    const int tile = (int)blockIdx.x / a.num_splits, number = (int)blockIdx.x % a.num_splits;
-    const struct work w = work_of_tile(a, tile);
+    const struct mla_split split = split_of_cta(a);
+    const struct work w = work_of_tile(a, split.tile);
     if (w.first_row >= w.rows) {
-        return; /* a sequence that is shorter than the longest */
+        return; /* a sequence that is shorter than the longest; so does the whole cluster */
     }
+    struct stages at;
+    at.rank = cta_rank();
+    at.sharers = shares_loads(a) ? 2 : 1;
+    const int rows = at.sharers * ATTN_BM, first_row = w.first_row & -rows;
     struct range keys;
-    keys.first = keys_of_query(a, w, query_of_row(a, w.first_row));
-    keys.last = keys_of_query(a, w, query_of_row(a, min(w.first_row + ATTN_BM, w.rows) - 1));
+    keys.first = keys_of_query(a, w, query_of_row(a, first_row));
+    keys.last = keys_of_query(a, w, query_of_row(a, min(first_row + rows, w.rows) - 1));
     const int begin = keys.first.begin / ATTN_BN, end = tiles_of_keys(keys.last.end);
     const int each = max((end - begin + a.num_splits - 1) / a.num_splits, 1);
-    const struct own_split split = {tile, number, max((end - begin + each - 1) / each, 1)};
-    if (number >= split.count) {
-        return;
-    }
-    keys.begin = begin + number * each;
-    keys.end = min(keys.begin + each, end);
-    struct stages at;
+    keys.begin = begin + split.number * each;
+    keys.end = min(keys.begin + each, end); /* there may be none: it takes part in the merge */
     at.q = (shared_address(dynamic) + SWIZZLE_ATOM - 1) & ~(SWIZZLE_ATOM - 1U);
     at.k = at.q + Q_BYTES;
     at.mailbox = at.k + ATTN_STAGES * KV_BYTES;
-    at.k_full = shared_address(barriers);
-    at.k_empty = at.k_full + ATTN_STAGES * MBARRIER_BYTES;
-    struct mailbox *const box =
-        (struct mailbox *)(dynamic + (at.mailbox - shared_address(dynamic)));
+    at.full = shared_address(barriers);
+    at.empty = at.full + ATTN_STAGES * PARTS * MBARRIER_BYTES;
     if (threadIdx.x == 0) {
-        for (unsigned i = 0; i < ATTN_STAGES; i++) {
-            mbarrier_init(at.k_full + i * MBARRIER_BYTES, 1);
-            mbarrier_init(at.k_empty + i * MBARRIER_BYTES, CONSUMER_THREADS);
+        for (unsigned i = 0; i < ATTN_STAGES * PARTS; i++) {
+            mbarrier_init(at.full + i * MBARRIER_BYTES, 1);
+            mbarrier_init(at.empty + i * MBARRIER_BYTES, (unsigned)at.sharers * WG_WARPS);
         }
         mbarrier_init_fence();
     }
-    __syncthreads();
+    if (at.sharers > 1) {
+        cluster_sync(); /* each signals the mbarriers of both */
+    } else {
+        __syncthreads();
+    }
     const int group = __shfl_sync(~0U, (int)threadIdx.x / WG_THREADS, 0);
     if (group == CONSUMERS) {
         setmaxnreg_dec<PRODUCER_REGISTERS>();
@@ -470,6 +533,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
     } else {
         setmaxnreg_inc<CONSUMER_REGISTERS>();
-        consume(a, w, keys, split, at, box, group);
+        consume(a, w, keys, split, at, dynamic, group);
     }
 }

@@ -118,6 +118,18 @@ INLINE void tma_load_hinted(unsigned to, const struct attn_tensor_map *map, unsi
                  : "memory");
 }
 
+/* To the same place in all CTAs of the cluster that the mask names; signals the mbarrier of each. */
+INLINE void tma_load_multicast(unsigned to, const struct attn_tensor_map *map, unsigned barrier,
+                               int column, int row, int head, int batch, unsigned short ctas,
+                               unsigned long long policy) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster.L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7, %8;"
+                 :
+                 : "r"(to), "l"(map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch),
+                   "h"(ctas), "l"(policy)
+                 : "memory");
+}
+
 /* Prefetch of a tensor map, and of a box to L2. Allowed before pdl_wait: a prefetch returns no
  * data, and L2 is coherent with the writes of the kernel before. */
 INLINE void tma_prefetch_map(const struct attn_tensor_map *map) {

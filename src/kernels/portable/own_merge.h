@@ -2,7 +2,7 @@
  *
  * own_merge.h - split-KV if several warps share the rows of a Q tile: each thread stores its part
  * of (m, l, O) in the workspace. In the last CTA of the tile each thread merges the parts of the
- * same thread of all CTAs. For portable/slices.h and hopper/mla.cu.
+ * same thread of all CTAs. For portable/slices.h.
  *
  * A partial result has a row of THREADS numbers for each value of O that a thread holds, then m and
  * l of one thread per set of rows: all loads and stores are coalesced.

@@ -112,12 +112,47 @@ TEST(many_tiles) {
     try_both(&edge);
 }
 
-/* 32 CTAs and more for each Q tile. */
+/* 32 CTAs and more for each Q tile; of fwd_hopper_mla in several clusters. */
 TEST(splits_of_many_rows) {
     NEEDS_KERNELS(ATTN_OPTION_PAGED);
-    struct edge edge = {.problem = mla_problem(70, 1, 400, 0), .change = raise_keys};
+    struct edge edge = {.problem = mla_problem(70, 1, 2000, 0), .change = raise_keys};
     edge.problem.batch = 1;
     try_both(&edge);
+}
+
+/* So many Q tiles that only clusters of 2 fit, two of them for each tile. */
+TEST(clusters_of_two) {
+    NEEDS_KERNELS(ATTN_OPTION_PAGED);
+    struct edge edge = {.problem = mla_problem(3, 1, 960, 0), .change = raise_keys};
+    edge.problem.batch = 30;
+    needs_some(each_mla("fwd_hopper_mla", try_exactly, &edge));
+}
+
+/* Two and four Q tiles of a sequence, whose keys are not split: pairs load K together. In the second
+ * problem, a pair has two queries; with 65 keys they see different KV tiles. */
+static void use_few(struct sample *s) {
+    for (int64_t b = 0; b < s->full.batch; b++) {
+        const int32_t used = lengths(&s->used)[b], most = b % 10 == 0 ? 65 : b % 10 == 1 ? 330 : 0;
+        lengths(&s->used)[b] = used < most ? used : most;
+    }
+}
+
+TEST(pairs_of_tiles) {
+    NEEDS_KERNELS(ATTN_OPTION_PAGED);
+    static const struct {
+        int64_t heads, queries, page_size;
+    } all[] = {{70, 1, 64}, {64, 2, 16}, {128, 1, 0}, {128, 2, 128}};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        struct edge edge = {.problem =
+                                mla_problem(all[i].heads, all[i].queries, 330, all[i].page_size),
+                            .change = use_few};
+        edge.problem.batch = 40;
+        edge.problem.used_kv = true;
+        edge.problem.packed = i == 2;
+        edge.problem.used_q = i == 3;
+        edge.arrangement = i == 2 ? ARRANGE_GAPS : ARRANGE_GIVEN;
+        needs_some(each_mla("fwd_hopper_mla", try_exactly, &edge));
+    }
 }
 
 /* Beyond V, without v_in_k, with every option of the scores. */
