@@ -16,8 +16,9 @@
  *                      its half of O += P(n) V(n)
  *     merge        of the CTAs that share rows, and the epilogue (mla_merge.h)
  *
- * Two Q tiles of a sequence, if their keys are not split, are a cluster, which loads each part once:
- * each CTA half of its columns, to both (multicast). Both go through the keys that either sees.
+ * Two Q tiles of a sequence, if their keys are not split, are a cluster, which loads each part
+ * once: each CTA half of its columns, to both (multicast). Both go through the keys that either
+ * sees.
  *
  * So one consumer's softmax runs under the GEMMs of the other. A stage has mbarriers for each of
  * its parts: columns 512 on, which no PV reads, and four of 128 columns, each read by the PV of one

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * mla_merge.h - split-KV of mla.cu: how the CTAs that share the rows of a Q tile merge their partial
- * results (m, l, O), and the epilogue.
+ * mla_merge.h - split-KV of mla.cu: how the CTAs that share the rows of a Q tile merge their
+ * partial results (m, l, O), and the epilogue.
  *
- * The 128 values of O that a thread holds are 8 blocks of 16: 32 columns each. The CTAs of a cluster
- * (8 or fewer, a power of 2) own the same number of blocks each:
+ * The 128 values of O that a thread holds are 8 blocks of 16: 32 columns each. The CTAs of a
+ * cluster (8 or fewer, a power of 2) own the same number of blocks each:
  *
  *     barrier of the cluster: all have finished with K, so its stages are mailboxes now
  *     each thread sends each block to the same thread of its owner, m and l to all CTAs   DSMEM

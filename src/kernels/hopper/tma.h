@@ -118,7 +118,7 @@ INLINE void tma_load_hinted(unsigned to, const struct attn_tensor_map *map, unsi
                  : "memory");
 }
 
-/* To the same place in all CTAs of the cluster that the mask names; signals the mbarrier of each. */
+/* To the same place in the CTAs that the mask names; signals the mbarrier of each. */
 INLINE void tma_load_multicast(unsigned to, const struct attn_tensor_map *map, unsigned barrier,
                                int column, int row, int head, int batch, unsigned short ctas,
                                unsigned long long policy) {

@@ -128,8 +128,8 @@ TEST(clusters_of_two) {
     needs_some(each_mla("fwd_hopper_mla", try_exactly, &edge));
 }
 
-/* Two and four Q tiles of a sequence, whose keys are not split: pairs load K together. In the second
- * problem, a pair has two queries; with 65 keys they see different KV tiles. */
+/* Two and four Q tiles of a sequence, whose keys are not split: pairs load K together. In the
+ * second problem, a pair has two queries; with 65 keys they see different KV tiles. */
 static void use_few(struct sample *s) {
     for (int64_t b = 0; b < s->full.batch; b++) {
         const int32_t used = lengths(&s->used)[b], most = b % 10 == 0 ? 65 : b % 10 == 1 ? 330 : 0;
