@@ -24,8 +24,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 BLOCKS = {  # which file has which tables, each once
     "README.md": ["charts", "headline", "summary_text"],
-    "docs/benchmarks.md": ["summary", "fp16", "bf16", "middle", "decode", "use", "bwd", "pack",
-                           "pack_run", "eager", "host", "cpu", "cpu_run"],
+    "docs/benchmarks.md": ["summary", "fp16", "bf16", "middle", "decode", "use", "models", "bwd",
+                           "paged", "mixed", "fp8", "mla", "pack", "pack_run", "eager", "host",
+                           "cpu", "cpu_run"],
 }
 HEADLINE = [  # the rows of README: file, shape
     ("fp16", "B2 H8 S512 D64"),
@@ -41,6 +42,8 @@ HEADLINE = [  # the rows of README: file, shape
 ]
 PEERS = {"cudnn": "cuDNN", "flash": "FlashAttention-2", "flex": "FlexAttention",
          "fa3": "FlashAttention-3", "scaled": "FlashAttention-3, scaled"}
+
+GRIDS = ("fp16", "bf16", "middle", "decode")  # every row measured, with cuDNN and FlashAttention-2
 
 # A figure about speed that no block writes. docs/lab/ is history, api.md comes from the headers.
 STRAY = re.compile(r"\d ?(?:×(?! ?\d)|[MGTP]FLOP/s)")
@@ -61,11 +64,6 @@ def load(name):
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise Bad(f"results/{name}: {error}") from None
-
-
-def is_measured(name):
-    """Of a run that there need not be."""
-    return (ROOT / "results" / f"h200-peers-{name}.json").is_file()
 
 
 def number(value, *path):
@@ -90,7 +88,7 @@ def peers(name):
     rows = {}
     for row in data["rows"]:
         where = f"h200-peers-{name}.json, {row.get('name')}"
-        if name == "use" and str(row.get("reason")).startswith("the limit of"):
+        if name not in GRIDS and str(row.get("reason")).startswith("the limit of"):
             continue  # the run's time was up
         checks = row.get("verified", {})
         if row.get("reason") or row.get("invalid") or row["name"] in rows or \
@@ -102,7 +100,7 @@ def peers(name):
                      "tflops": number(row, "summary", "tflops")}
             live = row["summary"]["modes"]["graph"]["us"]
             for peer in PEERS:  # options have fewer peers
-                if peer in live or (peer in ("cudnn", "flash") and name != "use"):
+                if peer in live or (peer in ("cudnn", "flash") and name in GRIDS):
                     found[peer] = number(row, *graph, "us", peer)
             if row["summary"].get("fa3") is not None:  # recorded for fp16 and some shapes only
                 found["scaled"] = number(row, "summary", "fa3", "us")
@@ -130,6 +128,10 @@ def pack_row(stage):
 
 def us(value):
     return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
+
+
+def ms(value):
+    return f"{value:.2f} ms" if value < 10 else f"{value:.1f} ms" if value < 100 else f"{value:.0f} ms"
 
 
 def times(ratio):
@@ -179,9 +181,8 @@ def headline():
 def charts():
     """In one line: a picture for each run, beside each other."""
     found = [("fp16", "libattn beside the best peer on an H200, fp16"),
-             ("use", "the same in real use: options, masks, chunks, packed")]
-    if is_measured("bwd"):
-        found.append(("bwd", "the same for gradients"))
+             ("use", "the same in real use: options, masks, chunks, packed"),
+             ("bwd", "the same for gradients")]
     for name, _ in found:
         if not (ROOT / "results" / f"h200-peers-{name}.svg").is_file():
             raise Bad(f"no picture results/h200-peers-{name}.svg")
@@ -189,11 +190,24 @@ def charts():
 
 
 def bwd():
-    """Nothing as long as there is no run."""
-    if not is_measured("bwd"):
-        return ""
     rows = {shape.replace(" backward", ""): row for shape, row in peers("bwd").items()}
-    return "### Gradients, fp16\n\n" + peer_table("bwd", rows=rows)
+    return peer_table("bwd", rows=rows)
+
+
+def models():
+    """Of whole models: our two ways beside PyTorch's sdpa, or eager where a model has no sdpa."""
+    data, rows = load("h200-models.json"), []
+    for row in data["rows"]:
+        sides = {side["name"]: side for side in row["sides"]}
+        base = "sdpa" if sides.get("sdpa", {}).get("median_ms") else "eager"
+        line = [row["model"], f"{row['work']} {row['sizes']}",
+                ms(number(sides, base, "median_ms")) + (" (eager)" if base == "eager" else "")]
+        for ours in ("replace_sdpa", "attn"):
+            side = sides.get(ours, {})
+            line.append(f"{ms(number(side, 'median_ms'))}, {times(number(side, 'ratio'))}"
+                        if side.get("ratio") else "")
+        rows.append(line)
+    return table(["model", "work", "PyTorch", "replace_sdpa", "attn"], rows)
 
 
 def spreads():
@@ -201,9 +215,8 @@ def spreads():
     for name, words in (("fp16", "fp16"), ("bf16", "bf16, without FlashAttention-3"),
                         ("middle", "fp16, sizes between those"), ("decode", "fp16 decode"),
                         ("use", "fp16, options, masks, chunks, odd groups, packed"),
+                        ("mixed", "fp16, mixed steps over pages"),
                         ("bwd", "fp16 gradients")):
-        if name == "bwd" and not is_measured(name):
-            continue
         ratios = [row["ratio"] for row in peers(name).values() if "ratio" in row]
         mean = math.exp(sum(math.log(r) for r in ratios) / len(ratios))
         yield [words, str(len(ratios)), times(mean), times(min(ratios))]
@@ -295,7 +308,9 @@ def cpu_run():
 TABLES = {
     "headline": headline, "summary": summary, "summary_text": summary_text,
     "pack": pack, "pack_run": pack_run, "eager": eager, "host": host, "cpu": cpu,
-    "cpu_run": cpu_run, "charts": charts, "bwd": bwd,
+    "cpu_run": cpu_run, "charts": charts, "bwd": bwd, "models": models,
+    "paged": lambda: peer_table("paged", tflops=False), "mixed": lambda: peer_table("mixed"),
+    "fp8": lambda: peer_table("fp8", tflops=False), "mla": lambda: peer_table("mla"),
     "fp16": lambda: peer_table("fp16"), "bf16": lambda: peer_table("bf16"),
     "middle": lambda: peer_table("middle"), "decode": lambda: peer_table("decode", tflops=False),
     "use": lambda: peer_table("use", tflops=False),
