@@ -231,6 +231,21 @@ def test_graph(call):
         torch.testing.assert_close(one, theirs(q[:, :, :1], k, v), rtol=4e-3, atol=4e-3)
 
 
+def test_many_streams():
+    """Calls on many streams end, and give the bits of a call alone."""
+    forms = [(qkv(seq_q=512, seq_kv=512), {"is_causal": True}), (qkv(seq_q=1, seq_kv=4096), {}),
+             (qkv(heads_kv=2, seq_q=205, seq_kv=333), {"enable_gqa": True})]
+    alone = [attn.torch.sdpa(*x, **named) for x, named in forms]
+    torch.cuda.synchronize()
+    streams, found = [torch.cuda.Stream() for _ in range(16)], []
+    for n in range(20 * len(streams)):
+        with torch.cuda.stream(streams[n % len(streams)]):
+            x, named = forms[n % len(forms)]
+            found.append(attn.torch.sdpa(*x, **named))
+    torch.cuda.synchronize()
+    assert all(torch.equal(o, alone[n % len(forms)]) for n, o in enumerate(found))
+
+
 def test_memory_of_many_lengths():
     q, k, v = qkv(seq_q=1, seq_kv=5000)
 
