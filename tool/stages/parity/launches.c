@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * launches.c - the same problem launched again and again: back to back on one stream, two on each of
- * many streams, and by replaying a graph.
+ * launches.c - one problem launched many times: back to back on one stream, two on each of many
+ * streams, and by replaying a graph.
  *
  * The launches take turns through a few sets of inputs, and each writes into a slot of its own: O
  * and LSE, or the gradients, and some bytes after each, all NaN before. The first result of each
