@@ -49,9 +49,9 @@ static int64_t group_parts(const struct variant *variant, const attn_problem *p,
     return parts;
 }
 
-/* bwd_hopper, not bwd_hopper_wide: the key tiles of a short sequence are a cluster, where all CTAs
- * run at once. Measured on an H200: 0.77 of the time of single CTAs at 64 CTAs in clusters of 4;
- * 1.13 at 128 CTAs in clusters of 8; 1.05 to 1.5 where clusters take turns on the SMs. */
+/* bwd_hopper, not bwd_hopper_wide: the key tiles of a short sequence form a cluster if all CTAs run
+ * at once. H200, time relative to single CTAs: 0.77 (64 CTAs, clusters of 4), 1.13 (128 CTAs,
+ * clusters of 8), 1.05 to 1.5 where clusters wait for SMs. */
 static int64_t cluster_of(const struct variant *variant, const attn_problem *p, int64_t parts,
                           int64_t sms) {
     const int64_t tiles = divide_up(p->seq_kv, variant->info.block_kv);

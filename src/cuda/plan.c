@@ -38,8 +38,8 @@ enum {
 #define CLUSTER_MERGE 0.5   /* merge of partial results in a cluster */
 #define WORKSPACE_MERGE 1.5 /* ... in the workspace */
 
-/* The cost model of MLA, whose CTAs have an SM each; costs in KV tiles of about 1.5 us. Estimates,
- * from bytes and bandwidths: 131 KB for each partial result of 64 rows. */
+/* The cost model of MLA, one CTA per SM; costs in KV tiles of about 1.5 us. Estimated from bytes
+ * and bandwidths, not fitted: 131 KB for each partial result of 64 rows. */
 #define MLA_CTA_COST 2.2     /* prologue and epilogue of a CTA */
 #define MLA_CLUSTER_COST 0.5 /* of a merge in a cluster: its barriers ... */
 #define MLA_CLUSTER_ROWS 1.5 /* ... and 64 rows */
@@ -151,7 +151,7 @@ static double waves_of(int64_t ctas, int64_t sms) {
     return (double)waves;
 }
 
-/* The largest cluster for splits whose CTAs have an SM each, all of which run at one time. */
+/* The largest cluster size that divides num_splits; above 2 only if all CTAs run at once. */
 static int64_t largest_cluster(int64_t num_splits, int64_t tiles, int64_t sms) {
     const bool fits = num_splits * tiles <= sms * 7 / 8; /* see is_one_cluster */
     int64_t cluster = fits ? CLUSTER_CTAS : 2;
@@ -179,8 +179,8 @@ static struct split choose_mla(int64_t sms, int64_t tiles, int64_t tiles_kv, dou
     return best;
 }
 
-/* MLA without splits: whether two Q tiles of a sequence are a cluster that loads K once. Both have
- * rows, or neither of them has. */
+/* MLA without splits: whether two Q tiles of a sequence form a cluster that loads K once. That
+ * needs rows in both, or in neither. */
 static bool pairs_share(const struct cut *cut, const attn_problem *p, int64_t block_q) {
     const bool same_lengths = !p->packed && !p->used_q;
     return cut->tiles % 2 == 0 && (same_lengths || cut->packed_heads % (2 * block_q) == 0);

@@ -226,7 +226,7 @@ INLINE void rows_phase(const struct attn_backward_args &b) {
     for (int i = 0; i < PHASE_GROUPS; i++) {
         const int row = first + i * (LANES / ROW_LANES);
         float x[8], y[8];
-        /* no branch: loads of all groups are in flight together */
+        /* predicated, not branched: the loads of all groups are in flight together */
         const bool exists = row < w.seq_q && column < b.a.head_dim_v;
         load_chunk(x, o_of(b.a, w) + row * b.a.o_row + column, exists);
         load_chunk(y, d_o_of(b, w) + row * b.s_d_o.row + column, exists);

@@ -229,7 +229,7 @@ INLINE void consume(const struct attn_backward_args &b, const struct key_tile &t
             const struct lane_stats lse = load_stats(at.lse + stat);
             mbarrier_wait(bar.do_full + skip, parity);
             gemm_scores(dp, v, do_tile);
-            if (n > 0) { /* by now dQ of the tile before is in shared memory */
+            if (n > 0) { /* dQ of the tile before is in shared memory by now */
                 fence_proxy_async();
                 mbarrier_arrive(bar.sum_filled + (skip ^ MBARRIER_BYTES));
             }

@@ -42,8 +42,8 @@ INLINE float2 load_pair(unsigned address) {
     return x;
 }
 
-/* LSE or D of this lane's queries: as many as there are registers for are loaded ahead of the GEMM
- * during which they are used (see read_flags). */
+/* LSE or D of this lane's queries. STATS_AHEAD pairs, as many as registers allow, are loaded before
+ * the GEMM during which they are used (see read_flags). */
 enum { STATS_AHEAD = SCORE_QUERIES > 64 ? 4 : 6 };
 
 struct lane_stats {
@@ -147,7 +147,8 @@ INLINE bool has_options(const struct attn_args &a) {
     return a.softcap_log2 > 0.0f || a.alibi;
 }
 
-/* P or dS = 0 where a query of posted tile n does not see a key. first: of the warpgroup's keys. */
+/* Sets P or dS to 0 where a query of posted tile n does not see a key. first: the warpgroup's first
+ * key. */
 INLINE void hide(float (&x)[SCORE_REGS], const struct attn_args &a, const struct work &w,
                  const struct query_tile *posted, unsigned n, int first) {
     const struct query_tile q = read_posted(posted, n);

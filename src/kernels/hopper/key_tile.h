@@ -106,7 +106,8 @@ struct query_tile {
 
 enum { PLAIN = 1, LAST_OF_SUM = 4, POSTED = 4 };
 
-/* Ahead of a GEMM: while one reads shared memory, a load waits for hundreds of cycles. */
+/* To be called before a GEMM is issued: while one reads shared memory, a load waits for hundreds of
+ * cycles. */
 INLINE unsigned read_flags(const struct query_tile *posted, unsigned n) {
     unsigned flags;
     asm volatile("ld.shared.b32 %0, [%1];"

@@ -19,7 +19,7 @@
 /* Named barriers; one for each warpgroup, or Q stage, from TURN_BARRIER and WG_BARRIER on. */
 enum named { TURN_BARRIER = 1, WG_BARRIER = 8, END_BARRIER = 12 };
 
-/* That wait for the end of work: consumers, and the warp that loads V (values.h). */
+/* Threads that wait for the end of work: consumers, and the warp that loads V (values.h). */
 enum { END_THREADS = CONSUMERS * WG_THREADS + MIXED * LANES };
 
 /* The state of a consumer warpgroup. */
@@ -227,8 +227,8 @@ INLINE void overlapped_tiles(struct consumer &c, const struct attn_args &a, cons
     }
 }
 
-/* MIXED: whether such tiles have no option, not even a mask: only a window crosses them. Code that
- * is jumped over costs: the loop of all options is larger than the instruction cache. */
+/* MIXED: whether these tiles need no code for options; of masks, only a window crosses them.
+ * Skipped code costs, too: the loop with all options exceeds the instruction cache. */
 INLINE bool is_plain(const struct attn_args &a) {
     return MIXED && a.left < 0 && !a.alibi && !(a.softcap_log2 > 0.0f);
 }

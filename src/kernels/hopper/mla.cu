@@ -154,8 +154,8 @@ INLINE void load_part(const struct source &k, const struct work &w, const struct
     }
 }
 
-/* The KV head is computed once: its division, at each box, took longer than the loads. The table
- * is read before the wait for the stage. */
+/* The KV head is computed once: a division per box took longer than the loads. The block table is
+ * read before the wait for the stage. */
 INLINE void produce(const struct attn_tma_args &t, const struct work &w, const struct range &keys,
                     const struct stages &at) {
     const struct attn_args &a = t.a;

@@ -13,7 +13,7 @@
  *         one cluster per tile:   epilogue, O / l    global memory
  *         several:                stores them        workspace; the last cluster merges all
  *
- * Thus a merge in the workspace is also shared by the CTAs of a cluster. All accesses are 16 bytes
+ * So the CTAs of a cluster also share a merge in the workspace. All accesses are 16 bytes
  * per lane and contiguous in a warp. Warps whose rows do not exist only wait at barriers.
  *
  * Invariant: partial results are merged in the order of their keys, whichever cluster is the last.

@@ -6,7 +6,7 @@
  *     for each Q tile (scheduler.h):   K(0)  Q + descriptor   K(1) V(0)  K(2) V(1)  ...  V(n - 1)
  *
  * forward_mixed.cu: two warps issue at once, this one Q and K, another V (values.h). A KV tile over
- * small pages is many boxes, and to issue both takes one warp longer than HBM takes to send them.
+ * small pages is many boxes: one warp needs longer to issue K and V than HBM needs to deliver them.
  *
  * forward_full.cu: where a V tile reaches past the keys in use, TMA loads what lies there, and
  * 0 x NaN would show. A warp of its own waits for such a tile, zeroes those rows, and passes it on
@@ -204,12 +204,12 @@ INLINE void load_q_tile(const struct attn_tma_args &t, struct producer &p, bool 
 
 /* ---- MIXED: K by this warp, V by one of its own (values.h) ----------------------------------- */
 
-/* Where the boxes of a Q tile's K and V lie. A box is of a page or a KV tile, whichever is smaller;
- * not paged: it is a KV tile, its page the batch entry. */
+/* The boxes of a Q tile's K and V. A box is a page or a KV tile, whichever is smaller. Without
+ * pages it is a KV tile, and `page` is the batch entry. */
 struct kv_boxes {
     int head, batch, first_key;
     int count;                 /* of a KV tile */
-    unsigned long long policy; /* of L2: what no other Q tile reads goes first */
+    unsigned long long policy; /* of L2: evict-first for what no other Q tile reads */
 };
 
 struct box {
@@ -223,8 +223,8 @@ INLINE struct kv_boxes kv_boxes_of(const struct attn_args &a, const struct work 
             l2_policy(w.rows <= ATTN_BM && a.packed_heads == a.heads_per_kv)};
 }
 
-/* Box `lane` of KV tile n. Paged: one after the last key is that key's again: it is hidden anyway,
- * and no unused entry of the table is followed. */
+/* Box `lane` of KV tile n. Paged: a box after the last key repeats that key's box. It is masked,
+ * and no unused entry of the table is read. */
 INLINE struct box box_of_lane(const struct attn_args &a, const struct work &w,
                               const struct kv_boxes &boxes, int n) {
     if (!is_paged(a)) {
@@ -235,8 +235,8 @@ INLINE struct box box_of_lane(const struct attn_args &a, const struct work &w,
     return {page_of_key(a, w.batch, key), row_in_page(a, key) & -rows}; /* rows: a power of 2 */
 }
 
-/* Operands of a TMA load are uniform registers. From a shuffle, in a branch of elect.sync, they get
- * there in one instruction; for lanes that differ ptxas makes a loop of 60 cycles a box. */
+/* Operands of a TMA load are uniform registers. A shuffle inside a branch on elect.sync puts them
+ * there in one instruction; for divergent lanes ptxas makes a loop of 60 cycles per box. */
 template <int count>
 INLINE void load_each_box(unsigned to, const struct attn_tensor_map *map, unsigned barrier,
                           struct box box, const struct kv_boxes &boxes) {

@@ -212,7 +212,7 @@ static bool launch_eager(struct bench *b, size_t count, void *stream, attn_error
     return true;
 }
 
-/* Two on each stream: a kernel may start before the one before it on its stream has ended. */
+/* Two on each stream: with PDL a kernel may start before its predecessor has ended. */
 static bool launch_streams(struct bench *b, size_t count, attn_error *why) {
     struct device *device = b->target->device;
     for (size_t i = 0; i < count; i += 2) {
