@@ -80,7 +80,7 @@ static double most_sum_ctas(const attn_problem *p) {
     return (double)p->heads_q * (p->sink + p->alibi);
 }
 
-/* Warps of the first launch, 8 columns a lane and four rows each (rows_phase). */
+/* Warps of the first launch: a lane has 8 columns of eight rows (rows_phase). */
 static double row_warps(const struct variant *variant, const attn_problem *p) {
     const int32_t columns = variant->info.head_dim_max;
     const int rows = 8 * (columns <= 64 ? 4 : columns <= 128 ? 2 : 1);

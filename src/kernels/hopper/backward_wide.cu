@@ -13,9 +13,9 @@
  *              P^T = exp2(S^T - LSE)               while these are in flight
  *              dS^T = P^T (dP^T - D)               while dQ is in flight
  *              --- both warpgroups have written P^T and dS^T ---
- *              dV += P^T dO;  dK += dS^T Q
- *              dQ = dS K                           the other 64 columns
- *              dQ of the tile before to shared memory, while these are in flight
+ *              dV += P^T dO
+ *              dQ of the tile before to shared memory, while that is in flight
+ *              dK += dS^T Q;  dQ = dS K            the other 64 columns
  *              S^T = K Q^T of the next tile
  *              dQ to shared memory                 while that is in flight
  *   turns      two warps add dQ to global memory, in turn (dq.h), 64 columns of both warpgroups at

@@ -13,7 +13,7 @@
 
 /* ---- P and dS -------------------------------------------------------------------------------- */
 
-/* What a thread knows of its two keys, 8 apart; only where a tile is not plain. */
+/* What a thread knows of its two keys, 8 apart: for masks and options. */
 struct lane_keys {
     struct keys queries[2]; /* that see it; none if it does not exist */
     int key, diagonal;      /* query i is at distance 0 from key i + diagonal */

@@ -117,7 +117,7 @@ INLINE unsigned read_flags(const struct query_tile *posted, unsigned n) {
     return flags;
 }
 
-/* Kept nowhere else: registers are short. */
+/* Kept nowhere else but the flags: registers are short. */
 INLINE struct query_tile read_posted(const struct query_tile *posted, unsigned n) {
     struct query_tile q;
     asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"

@@ -58,6 +58,7 @@ enum {
     TAIL = 4
 };
 static_assert(ATTN_BM == WG_ROWS && ATTN_WARPS == 4 * (CONSUMERS + 1), "three warpgroups");
+static_assert(Q_CHUNK == KV_CHUNK, "one offset into Q and K");
 static_assert(ATTN_D > 2 * HALF_COLUMNS && CHUNKS == 2 * HALF_CHUNKS + 1, "V is in K");
 static_assert(ATTN_STAGES == CONSUMERS, "each consumer has a stage");
 
@@ -160,7 +161,9 @@ INLINE void produce(const struct attn_tma_args &t, const struct work &w, const s
                     const struct stages &at) {
     const struct attn_args &a = t.a;
     const struct source k = {&t, is_paged(a) ? min((int)ATTN_BN, a.page_size) : (int)ATTN_BN,
-                             head_kv_of(a, w), l2_policy(a.tiles_q == at.sharers)};
+                             head_kv_of(a, w),
+                             l2_policy(a.tiles_q == at.sharers &&
+                                       a.packed_heads == a.heads_per_kv)};
     struct ring ring = {0, 1}; /* all stages are empty */
 #pragma unroll 1
     for (int n = keys.begin; n < keys.end; n++) {
@@ -491,9 +494,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     extern __shared__ unsigned char dynamic[];
     __shared__ __align__(8) unsigned long long barriers[2 * ATTN_STAGES * PARTS];
     const struct attn_args &a = t.a;
-    pdl_launch_dependents();
-    pdl_wait();
-    const struct mla_split split = split_of_cta(a);
+    struct mla_split split = split_of_cta(a);
     const struct work w = work_of_tile(a, split.tile);
     if (w.first_row >= w.rows) {
         return; /* a sequence that is shorter than the longest; so does the whole cluster */
@@ -509,6 +510,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const int each = max((end - begin + a.num_splits - 1) / a.num_splits, 1);
     keys.begin = begin + split.number * each;
     keys.end = min(keys.begin + each, end); /* there may be none: it takes part in the merge */
+    const int of_cluster = each * split.ctas;
+    split.clusters = max((end - begin + of_cluster - 1) / of_cluster, 1);
+    if (split.cluster >= split.clusters) {
+        return; /* fewer keys than planned for: a whole cluster has none */
+    }
     at.q = (shared_address(dynamic) + SWIZZLE_ATOM - 1) & ~(SWIZZLE_ATOM - 1U);
     at.k = at.q + Q_BYTES;
     at.mailbox = at.k + ATTN_STAGES * KV_BYTES;

@@ -65,7 +65,7 @@ INLINE struct mla_split split_of_cta(const struct attn_args &a) {
     split.rank = cta_rank();
     split.ctas = shares_loads(a) ? 1 : cluster_ctas();
     split.cluster = split.number / split.ctas;
-    split.clusters = a.num_splits / split.ctas;
+    split.clusters = a.num_splits / split.ctas; /* at most: those that have keys */
     return split;
 }
 
@@ -185,7 +185,7 @@ INLINE float4 *partials_of_splits(const struct attn_args &a, const struct mla_sp
     const unsigned counters = (unsigned)(a.heads_all * a.tiles_q) * (unsigned)sizeof *a.counters;
     const unsigned skipped = (counters + ATTN_PARTIALS_ALIGN - 1) / ATTN_PARTIALS_ALIGN;
     return (float4 *)((unsigned char *)a.counters + (size_t)skipped * ATTN_PARTIALS_ALIGN) +
-           (size_t)split.tile * (unsigned)split.clusters * PARTIAL_FLOAT4;
+           (size_t)split.tile * (unsigned)(a.num_splits / split.ctas) * PARTIAL_FLOAT4;
 }
 
 /* Whether this cluster is the last of its Q tile to store its partial result; it resets the

@@ -254,6 +254,8 @@ INLINE void load_each_box(unsigned to, const struct attn_tensor_map *map, unsign
     }
 }
 
+static_assert(!MIXED || ATTN_BN == 64, "at most 8 boxes of 8 rows in a KV tile");
+
 /* A tile of K or V, by all lanes. */
 INLINE void load_boxes(unsigned to, const struct attn_tensor_map *map, unsigned barrier,
                        struct box box, const struct kv_boxes &boxes) {

@@ -35,6 +35,7 @@ INLINE void load_values(const struct attn_tma_args &t, struct producer &p, const
         mbarrier_wait(p.b.v_empty + (unsigned)(p.v.stage * MBARRIER_BYTES), p.v.parity);
         if (in_use < ATTN_BN) {
             post_v_tail(p, p.v.stage, in_use);
+            __syncwarp(); /* another lane may be the one that signals it */
         }
         load_boxes(p.at.v + (unsigned)(p.v.stage * KV_BYTES), &t.v,
                    in_use < ATTN_BN ? p.b.v_landed : full, own, boxes);
