@@ -196,7 +196,7 @@ def bwd():
 
 def models():
     """Of whole models: our two ways beside PyTorch's sdpa, or eager where a model has no sdpa."""
-    data, rows = load("h200-models.json"), []
+    data, rows = load("models-h200.json"), []
     for row in data["rows"]:
         sides = {side["name"]: side for side in row["sides"]}
         base = "sdpa" if sides.get("sdpa", {}).get("median_ms") else "eager"
