@@ -55,10 +55,11 @@ static int64_t group_parts(const struct variant *variant, const attn_problem *p,
 static int64_t cluster_of(const struct variant *variant, const attn_problem *p, int64_t parts,
                           int64_t sms) {
     const int64_t tiles = divide_up(p->seq_kv, variant->info.block_kv);
-    const bool fit = (double)p->batch * (double)p->heads_kv * (double)(parts * tiles) <=
-                     (double)(sms * 7 / 8);
-    return variant->family == FAMILY_bwd_hopper && tiles > 1 && tiles <= MOST_CTAS && fit ? tiles
-                                                                                       : 0;
+    const int64_t places = sms * 7 / 8;
+    const bool fit =
+        (double)p->batch * (double)p->heads_kv * (double)(parts * tiles) <= (double)places;
+    const bool few = variant->family == FAMILY_bwd_hopper && tiles > 1 && tiles <= MOST_CTAS;
+    return few && fit ? tiles : 0;
 }
 
 /* Tiles of keys: dK and dV apart where one CTA has no registers for both. `parts`: group_parts. */
@@ -321,8 +322,8 @@ attn_status cuda_backward(struct cuda *cuda, const char *name, const attn_proble
     const unsigned wanted = (b->d_sink != NULL ? 1U : 0U) + (b->d_slopes != NULL ? 1U : 0U);
     const unsigned step = geometry->cluster > 0 ? geometry->cluster : 1; /* whole clusters */
     const unsigned sums = ((unsigned)p->heads_q * wanted + step - 1) / step * step;
-    struct cu_launch_attribute cluster = {
-        .id = CU_LAUNCH_CLUSTER, .value = {.cluster = {geometry->cluster, 1, 1}}};
+    struct cu_launch_attribute cluster = {.id = CU_LAUNCH_CLUSTER,
+                                          .value = {.cluster = {geometry->cluster, 1, 1}}};
     const struct {
         int phase;
         const struct cuda_kernel *kernel;

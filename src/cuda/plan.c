@@ -167,7 +167,8 @@ static struct split choose_mla(int64_t sms, int64_t tiles, int64_t tiles_kv, dou
     double least = waves_of(tiles, sms) * ((double)tiles_kv + MLA_CTA_COST);
     for (int64_t n = 2; n <= tiles_kv && n * tiles <= ITEMS_PER_SM * sms; n++) {
         const int64_t kv_tiles = (tiles_kv + n - 1) / n, cluster = largest_cluster(n, tiles, sms);
-        const double clusters = (double)(n / cluster), ctas = (double)cluster;
+        const int64_t of_tile = n / cluster;
+        const double clusters = (double)of_tile, ctas = (double)cluster;
         double cost = waves_of(n * tiles, sms) * ((double)kv_tiles + MLA_CTA_COST);
         cost += cluster > 1 ? MLA_CLUSTER_COST + MLA_CLUSTER_ROWS * full : 0.0;
         cost += n > cluster ? MLA_MEMORY_COST + MLA_MEMORY_ROWS * full * clusters / ctas : 0.0;

@@ -167,8 +167,7 @@ INLINE unsigned plain_flags(const struct attn_backward_args &b, const struct key
     unsigned flags = 0;
     for (int group = 0; group < CONSUMERS; group++) {
         const int low = tile.first + (SAME_KEYS ? 0 : group * WG_ROWS), high = low + WG_ROWS - 1;
-        if (high < tile.w.seq_kv &&
-            number * ATTN_BM >= queries_of_key(b.a, tile.w, high).begin &&
+        if (high < tile.w.seq_kv && number * ATTN_BM >= queries_of_key(b.a, tile.w, high).begin &&
             (number + 1) * ATTN_BM <= queries_of_key(b.a, tile.w, low).end) {
             flags |= (unsigned)PLAIN << group;
         }

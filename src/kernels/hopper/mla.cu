@@ -16,14 +16,13 @@
  *                      its half of O += P(n) V(n)
  *     merge        of the CTAs that share rows, and the epilogue (mla_merge.h)
  *
- * Two Q tiles of a sequence, if their keys are not split, are a cluster, which loads each part
- * once: each CTA half of its columns, to both (multicast). Both go through the keys that either
- * sees.
- *
  * So one consumer's softmax runs under the GEMMs of the other. A stage has mbarriers for each of
  * its parts: columns 512 on, which no PV reads, and four of 128 columns, each read by the PV of one
  * consumer. A part is loaded again as soon as that PV has read it. Parts are loaded, and S reads
  * them, in the order in which they become free: the owner of the tile has its half first.
+ *
+ * Two Q tiles of a sequence whose keys are not split are a cluster, which loads each part once:
+ * each CTA half of its columns, to both (multicast). Both go through the keys that either sees.
  *
  * Cycles of a tile (D 576/512): tensor cores 1152 for S, 1024 for PV. Shared memory, at 128 bytes a
  * cycle: Q and K for S 1152, V 512, TMA 576, mailbox 144. L2 at 30 bytes a cycle: 2460, 1230 in a
@@ -160,10 +159,9 @@ INLINE void load_part(const struct source &k, const struct work &w, const struct
 INLINE void produce(const struct attn_tma_args &t, const struct work &w, const struct range &keys,
                     const struct stages &at) {
     const struct attn_args &a = t.a;
-    const struct source k = {&t, is_paged(a) ? min((int)ATTN_BN, a.page_size) : (int)ATTN_BN,
-                             head_kv_of(a, w),
-                             l2_policy(a.tiles_q == at.sharers &&
-                                       a.packed_heads == a.heads_per_kv)};
+    const struct source k = {
+        &t, is_paged(a) ? min((int)ATTN_BN, a.page_size) : (int)ATTN_BN, head_kv_of(a, w),
+        l2_policy(a.tiles_q == at.sharers && a.packed_heads == a.heads_per_kv)};
     struct ring ring = {0, 1}; /* all stages are empty */
 #pragma unroll 1
     for (int n = keys.begin; n < keys.end; n++) {
