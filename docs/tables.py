@@ -131,7 +131,7 @@ def us(value):
 
 
 def ms(value):
-    return f"{value:.2f} ms" if value < 10 else f"{value:.1f} ms" if value < 100 else f"{value:.0f} ms"
+    return us(value) + " ms"
 
 
 def times(ratio):

@@ -495,7 +495,7 @@ static const struct shared_keys {
     {21, 64, 4, 2}, {40, 64, 1, 0}, {24, 640, 5, 0}, {400, 64, 1, 0},
 };
 
-/* The same for fwd_hopper_mla and Q tiles of 64 rows; not measured. */
+/* The same for fwd_hopper_mla and Q tiles of 64 rows: what its cost model gives. */
 static const struct shared_keys MLA_KEYS[] = {
     {1, 1, 1, 0},   {1, 2, 1, 0},   {1, 8, 8, 8},    {1, 64, 16, 8}, {2, 64, 8, 8},
     {3, 64, 6, 2},  {4, 64, 4, 4},  {5, 4, 1, 0},    {7, 64, 8, 2},  {13, 640, 3, 0},

@@ -21,7 +21,7 @@
 #define ATTN_KERNELS_HOPPER_CLUSTER_H
 
 #include "common/repair.h"
-#include "hopper/dsmem.h"
+#include "hopper/last_cluster.h"
 #include "portable/rows.h"
 
 static_assert(sizeof(struct partial) == ATTN_PARTIAL_BYTES(ATTN_D), "as the host counts");
@@ -202,25 +202,6 @@ INLINE struct pair merge_clusters_of_pair(const struct partial *partials, int cl
     return all;
 }
 
-/* Whether this cluster is the last of its Q tile to store partial results; it resets the counter.
- * All threads of the cluster call it. */
-INLINE bool cluster_is_last(unsigned long long *counter, const struct split &split) {
-    __shared__ unsigned last;
-    __threadfence();
-    cluster_sync(); /* all of the cluster have stored */
-    if (split.rank == 0 && threadIdx.x == 0) {
-        const bool is_last = count_up(counter) == (unsigned)split.clusters - 1;
-        for (int i = 0; i < split.ctas; i++) {
-            store_dsmem(map_to_cta(shared_address(&last), i), is_last);
-        }
-        if (is_last) {
-            reset_counter(counter);
-        }
-    }
-    cluster_sync();
-    return last != 0;
-}
-
 /* ---- merge and epilogue ---------------------------------------------------------------------- */
 
 /* Merges all splits of a Q tile, and stores it. `warp_partials`: the partial result of the first
@@ -256,7 +237,8 @@ INLINE void merge_and_store(const unsigned char *warp_partials, int stride, stru
             store_partial_pair(&partials[split.cluster], pair, pair_place_of(i), lane);
         }
     }
-    if (split.clusters > 1 && cluster_is_last(&a.counters[split.tile], split)) {
+    if (split.clusters > 1 &&
+        cluster_is_last(&a.counters[split.tile], split.clusters, split.rank, split.ctas)) {
 #pragma unroll 1
         for (int i = mine; i < pairs; i += next) {
             const struct pair pair =

@@ -22,7 +22,7 @@
 #define ATTN_KERNELS_HOPPER_MLA_MERGE_H
 
 #include "common/repair.h"
-#include "hopper/dsmem.h"
+#include "hopper/last_cluster.h"
 #include "hopper/wgmma.h"
 
 enum {
@@ -188,25 +188,6 @@ INLINE float4 *partials_of_splits(const struct attn_args &a, const struct mla_sp
            (size_t)split.tile * (unsigned)(a.num_splits / split.ctas) * PARTIAL_FLOAT4;
 }
 
-/* Whether this cluster is the last of its Q tile to store its partial result; it resets the
- * counter. */
-INLINE bool cluster_is_last(unsigned long long *counter, const struct mla_split &split) {
-    __shared__ unsigned last;
-    __threadfence();
-    cluster_sync(); /* all of the cluster have stored */
-    if (split.rank == 0 && threadIdx.x == 0) {
-        const bool is_last = count_up(counter) == (unsigned)split.clusters - 1;
-        for (int i = 0; i < split.ctas; i++) {
-            store_dsmem(map_to_cta(shared_address(&last), i), is_last);
-        }
-        if (is_last) {
-            reset_counter(counter);
-        }
-    }
-    cluster_sync();
-    return last != 0;
-}
-
 /* Returns whether this is the last cluster, which then has the rows. */
 INLINE bool merge_clusters(float (&o)[HALF_REGS], struct row_state &state,
                            const struct attn_args &a, const struct mla_split &split,
@@ -225,7 +206,7 @@ INLINE bool merge_clusters(float (&o)[HALF_REGS], struct row_state &state,
         mine[BLOCKS * BLOCK_FLOAT4 + at.thread] =
             make_float4(state.m[0], state.m[1], state.l[0], state.l[1]);
     }
-    if (!cluster_is_last(&a.counters[split.tile], split)) {
+    if (!cluster_is_last(&a.counters[split.tile], split.clusters, split.rank, split.ctas)) {
         return false;
     }
     if (at.has_rows) {
