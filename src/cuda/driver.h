@@ -42,7 +42,7 @@ enum cu_function_attribute { CU_FUNCTION_MAX_DYNAMIC_SHARED = 8 };
 /* Of a tensor map; CUtensorMapDataType and the like. */
 enum cu_map_type { CU_MAP_UINT8 = 0, CU_MAP_FP16 = 6, CU_MAP_BF16 = 9 };
 enum cu_map_interleave { CU_MAP_INTERLEAVE_NONE = 0 };
-enum cu_map_swizzle { CU_MAP_SWIZZLE_NONE = 0, CU_MAP_SWIZZLE_128B = 3 };
+enum cu_map_swizzle { CU_MAP_SWIZZLE_64B = 2, CU_MAP_SWIZZLE_128B = 3 };
 enum cu_map_promotion { CU_MAP_PROMOTE_L2_128B = 2 };
 enum cu_map_fill { CU_MAP_FILL_ZEROS = 0 };
 

@@ -3,7 +3,7 @@
  * maps.c - tensor maps of Q, K, V and O (backward: dO) for kernels that load by TMA. Dimensions are
  * (column, row, head, batch), with packed sequences (column, row of all, head, 1), of a paged KV
  * cache (column, row of a page, head, page); a box is 64 columns of as many rows as a tile, or a
- * page, has; of fp8 all columns of the tile, without swizzle. Where a tile has the rows of several
+ * page, has; of fp8 all columns of the tile, 64 or 128. Where a tile has the rows of several
  * heads (forward_chunk.cu), the map of Q is over (column, head, row, batch): the heads of a query
  * follow each other.
  *
@@ -117,7 +117,7 @@ static cu_result encode(const struct cuda *cuda, const struct tensor *t, int row
         : t->dtype == ATTN_FP16 ? CU_MAP_FP16
                                 : CU_MAP_BF16,
         RANK, stand_in(), dims, strides, box, element_strides, CU_MAP_INTERLEAVE_NONE,
-        fp8 ? CU_MAP_SWIZZLE_NONE : CU_MAP_SWIZZLE_128B, CU_MAP_PROMOTE_L2_128B, CU_MAP_FILL_ZEROS);
+        fp8 && tile_dim == 64 ? CU_MAP_SWIZZLE_64B : CU_MAP_SWIZZLE_128B, CU_MAP_PROMOTE_L2_128B, CU_MAP_FILL_ZEROS);
 }
 
 attn_status maps_encode(struct cuda *cuda, const attn_problem *p, bool backward, int rows_q,

@@ -28,19 +28,16 @@ INLINE float2 unpack_fp16(unsigned pair) {
     return value;
 }
 
-/* Codes 2i and 2i + 1 of 8 as a pair of fp16 numbers: as they are, or times 2^-8. */
-template <bool e5m2> INLINE unsigned fp16_of_codes(uint2 codes, int i) {
-    const unsigned word = i < 2 ? codes.x : codes.y;
+/* Two codes, the lower 16 bits of a word, as a pair of fp16 numbers: as they are, or times 2^-8. */
+template <bool e5m2> INLINE unsigned fp16_of_codes(unsigned codes) {
 #if __CUDA_ARCH__ >= 890
     if (!e5m2) {
         unsigned pair;
-        asm("cvt.rn.f16x2.e4m3x2 %0, %1;"
-            : "=r"(pair)
-            : "h"((unsigned short)(word >> 16 * (i % 2))));
+        asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"((unsigned short)codes));
         return pair;
     }
 #endif
-    const unsigned pair = __byte_perm(word, 0, i % 2 == 0 ? 0x1404 : 0x3424);
+    const unsigned pair = __byte_perm(codes, 0, 0x1404);
     const unsigned magnitude = pair >> 8 & 0x007f007fU;
     const unsigned nan = (magnitude + 0x00010001U) & 0x00800080U; /* of code 0x7f */
     return e5m2 ? pair : (pair & 0x80008000U) | magnitude << 7 | nan * 0xf8U;
@@ -52,23 +49,28 @@ template <bool e5m2> INLINE unsigned fp16_of_codes(uint2 codes, int i) {
 #define E4M3_UNIT 256.0f
 #endif
 
-/* 8 codes as pairs of 16-bit numbers. The unit of e4m3 has its own product: scale x 2^8 may be
- * beyond fp32. */
-template <bool e5m2, bool scaled = true>
-INLINE void dequantize(unsigned out[4], uint2 codes, float scale) {
+/* Two codes as a pair of 16-bit numbers, each times its scale. The unit of e4m3 has its own
+ * product: scale x 2^8 may be beyond fp32. */
+template <bool e5m2, bool scaled>
+INLINE unsigned widen_pair(unsigned codes, float low_scale, float high_scale) {
     const float unit = e5m2 ? 1.0f : E4M3_UNIT;
+    const unsigned pair = fp16_of_codes<e5m2>(codes);
+#ifdef ATTN_DTYPE_fp16
+    if (!scaled && unit == 1.0f) {
+        return pair;
+    }
+#endif
+    const float2 x = unpack_fp16(pair);
+    return scaled ? pack(x.x * unit * low_scale, x.y * unit * high_scale)
+                  : pack(x.x * unit, x.y * unit);
+}
+
+/* 8 codes as pairs of 16-bit numbers. */
+template <bool e5m2> INLINE void dequantize(unsigned out[4], uint2 codes, float scale) {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const unsigned pair = fp16_of_codes<e5m2>(codes, i);
-        const float2 x = unpack_fp16(pair);
-#ifdef ATTN_DTYPE_fp16
-        const bool exact = !scaled && unit == 1.0f;
-#else
-        const bool exact = false;
-#endif
-        out[i] = exact    ? pair
-                 : scaled ? pack(x.x * unit * scale, x.y * unit * scale)
-                          : pack(x.x * unit, x.y * unit);
+        const unsigned word = i < 2 ? codes.x : codes.y;
+        out[i] = widen_pair<e5m2, true>(word >> 16 * (i % 2), scale, scale);
     }
 }
 

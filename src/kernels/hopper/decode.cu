@@ -21,8 +21,7 @@
  *
  * Shared memory map, dynamic, from the first multiple of 1024 on, in bytes:
  *     rings      WARPS x STAGES x 2 x KEYS x D x 2     a warp's K, then its V; merge: its (m, l, O)
- *                fp8: WARPS x (KEYS x D x 2            K or V of a group in 16 bits
- *                              + STAGES x 2 x KEYS x D)
+ *                                                      (fp8: half of it)
  *     mailbox    D x 128                               merge: pairs from the CTAs of the cluster
  *     q          16 x D x 2
  * static: an mbarrier for each stage of K and V of each warp; whether the cluster is the last one.
@@ -36,29 +35,27 @@
 #include "hopper/tma.h"
 #include "portable/mainloop.h"
 #ifdef ATTN_FP8
-#include "hopper/widen.h"
+#include "hopper/gemm_fp8.h"
 #endif
 
+/* TMA boxes: of 64 columns of 16 bits, or of all columns of 8. */
 enum {
-    CHUNK_BYTES = KEYS * 128, /* of 64 columns of 16 bits: a TMA box */
-    GROUP_BYTES = ATTN_D / 64 * CHUNK_BYTES,
-#ifdef ATTN_FP8
-    BOXES = 1, /* of all columns */
-    BOX_ROW = ATTN_D,
-    WIDE_BYTES = GROUP_BYTES,
-#else
-    BOXES = ATTN_D / 64,
-    BOX_ROW = 128,
-    WIDE_BYTES = 0,
-#endif
-    STAGE_BYTES = BOXES * KEYS * BOX_ROW,
-    RING_BYTES = WIDE_BYTES + 2 * ATTN_STAGES * STAGE_BYTES,
+    BOXES = FP8 ? 1 : ATTN_D / 64,
+    BOX_ROW = FP8 ? ATTN_D : 128,
+    BOX_BYTES = KEYS * BOX_ROW,
+    STAGE_BYTES = BOXES * BOX_BYTES,
+    RING_BYTES = 2 * ATTN_STAGES * STAGE_BYTES,
     RINGS_ALIGN = 1024
 };
 static_assert(ATTN_BM == MMA_M, "a warp has all rows");
-static_assert(ATTN_D % 64 == 0 && CHUNK_BYTES % RINGS_ALIGN == 0,
+static_assert(ATTN_D % 64 == 0 && BOX_BYTES % RINGS_ALIGN == 0,
               "boxes are aligned to their swizzle");
 static_assert(sizeof(struct partial) <= RING_BYTES, "a ring leaves too little room for O");
+
+/* Of K or V: rows of a page; without pages `page` is the batch entry. */
+struct box {
+    int page, row;
+};
 
 /* The groups of keys of a warp, and their stages. */
 struct kv_stream {
@@ -66,7 +63,8 @@ struct kv_stream {
     int first_row, head, batch; /* of the sequence, in the maps of K and V; paged: in the table */
     int last_key;               /* paged: that is used */
     int begin, step, count;     /* groups: the first, the stride, their number */
-    unsigned wide;              /* fp8: a group in 16 bits */
+    int boxes;                  /* of a group */
+    struct box next;            /* the lane's, of the next group to load */
     unsigned k, v, k_full, v_full; /* stages, and their mbarriers */
     unsigned long long policy;
 };
@@ -75,56 +73,80 @@ INLINE int key_of(const struct kv_stream &s, int i) {
     return (s.begin + i * s.step) * KEYS;
 }
 
-/* Boxes of a page or a group, whichever is smaller. A box after the last key is that key's again:
- * it is hidden anyway, and no unused entry of the table is followed. */
-INLINE void load_pages(const struct kv_stream &s, const struct attn_tensor_map *map, unsigned to,
-                       unsigned full, int i) {
+/* Box `lane` of group i. A box is of a page or a group, whichever is smaller. Paged: a box after the
+ * last key is that key's again: it is hidden anyway, and no unused entry of the table is followed.
+ */
+INLINE struct box box_of_lane(const struct kv_stream &s, int i, int lane) {
     const struct attn_args &a = s.t->a;
+    if (!is_paged(a)) {
+        return {s.batch, s.first_row + key_of(s, i)};
+    }
     const int rows = min(KEYS, a.page_size);
-#pragma unroll 1
-    for (int row = 0; row < KEYS; row += rows) {
-        const int key = min(key_of(s, i) + row, s.last_key), page = page_of_key(a, s.batch, key);
-        const int first = row_in_page(a, key) & -rows; /* rows: a power of 2 */
+    const int key = min(key_of(s, i) + min(lane * rows, KEYS - 1), s.last_key);
+    return {page_of_key(a, s.batch, key), row_in_page(a, key) & -rows}; /* rows: a power of 2 */
+}
+
+/* Operands of a TMA load are uniform registers: as in hopper/producer.h. */
+template <int count>
+INLINE void load_boxes(const struct kv_stream &s, const struct attn_tensor_map *map, unsigned to,
+                       unsigned full, struct box box) {
 #pragma unroll
-        for (int chunk = 0; chunk < BOXES; chunk++) {
-            tma_load_hinted(to + (unsigned)(chunk * CHUNK_BYTES + row * BOX_ROW), map, full,
-                            64 * chunk, first, s.head, page, s.policy);
+    for (int i = 0; i < count; i++) {
+        const int page = __shfl_sync(~0U, box.page, i);
+        const int row = count == 1 ? __shfl_sync(~0U, box.row, 0) : 0;
+        if (elect_one()) {
+#pragma unroll
+            for (int chunk = 0; chunk < BOXES; chunk++) {
+                tma_load_hinted(to + (unsigned)(chunk * BOX_BYTES + i * (BOX_BYTES / count)), map,
+                                full, 64 * chunk, row, s.head, page, s.policy);
+            }
         }
     }
 }
 
+static_assert(KEYS <= 32, "at most 4 boxes of 8 rows in a group");
+
+/* All lanes take part. */
 INLINE void load_stage(const struct kv_stream &s, const struct attn_tensor_map *map, unsigned to,
-                       unsigned full, int i) {
-    mbarrier_arrive_expect(full, STAGE_BYTES);
-    if (is_paged(s.t->a)) {
-        load_pages(s, map, to, full, i);
-        return;
+                       unsigned full, struct box box) {
+    if (elect_one()) {
+        mbarrier_arrive_expect(full, STAGE_BYTES);
     }
-#pragma unroll
-    for (int chunk = 0; chunk < BOXES; chunk++) {
-        tma_load_hinted(to + (unsigned)(chunk * CHUNK_BYTES), map, full, 64 * chunk,
-                        s.first_row + key_of(s, i), s.head, s.batch, s.policy);
+    switch (s.boxes) {
+    case 1: load_boxes<1>(s, map, to, full, box); break;
+    case 2: load_boxes<2>(s, map, to, full, box); break;
+    default: load_boxes<4>(s, map, to, full, box);
     }
 }
 
-INLINE void load_k(const struct kv_stream &s, int i, int stage) {
+INLINE void load_k(const struct kv_stream &s, int stage, struct box box) {
     load_stage(s, &s.t->k, s.k + (unsigned)(stage * STAGE_BYTES),
-               s.k_full + (unsigned)(stage * MBARRIER_BYTES), i);
+               s.k_full + (unsigned)(stage * MBARRIER_BYTES), box);
 }
 
-INLINE void load_v(const struct kv_stream &s, int i, int stage) {
+INLINE void load_v(const struct kv_stream &s, int stage, struct box box) {
     load_stage(s, &s.t->v, s.v + (unsigned)(stage * STAGE_BYTES),
-               s.v_full + (unsigned)(stage * MBARRIER_BYTES), i);
+               s.v_full + (unsigned)(stage * MBARRIER_BYTES), box);
 }
 
-INLINE void load_first(const struct kv_stream &s) {
+/* The block table is read a group ahead of the loads; here for all stages at once. */
+INLINE void load_first(struct kv_stream &s, int lane) {
+    struct box boxes[ATTN_STAGES + 1];
+#pragma unroll
+    for (int i = 0; i <= ATTN_STAGES; i++) {
+        boxes[i] = {};
+        if (i < s.count) {
+            boxes[i] = box_of_lane(s, i, lane);
+        }
+    }
 #pragma unroll
     for (int i = 0; i < ATTN_STAGES; i++) {
         if (i < s.count) {
-            load_k(s, i, i);
-            load_v(s, i, i);
+            load_k(s, i, boxes[i]);
+            load_v(s, i, boxes[i]);
         }
     }
+    s.next = boxes[ATTN_STAGES];
 }
 
 /* Prefetches the first group to L2. */
@@ -150,6 +172,8 @@ INLINE struct kv_stream kv_stream_of_warp(const struct attn_tma_args &t, const s
     s.begin = begin + number;
     s.step = t.a.num_splits * ATTN_WARPS;
     s.count = max(0, (end - s.begin + s.step - 1) / s.step);
+    s.boxes = is_paged(t.a) ? KEYS / min(KEYS, t.a.page_size) : 1;
+    s.next = {};
     s.policy = l2_policy(t.a.tiles_q == 1 && t.a.packed_heads == t.a.heads_per_kv);
     return s;
 }
@@ -159,7 +183,9 @@ struct bounds {
     struct keys first, last;
 };
 
-INLINE void mainloop(const struct kv_stream &s, const struct work &w, const struct bounds &bounds,
+/* fp8: of e5m2 or e4m3, with scales or without. */
+template <bool e5m2, bool scaled>
+INLINE void mainloop(struct kv_stream &s, const struct work &w, const struct bounds &bounds,
                      unsigned shared_q, const struct place &at, struct rows &rows) {
     const struct attn_args &a = s.t->a;
     const bool options = a.softcap_log2 > 0.0f || a.alibi || a.bias != 0;
@@ -177,34 +203,28 @@ INLINE void mainloop(const struct kv_stream &s, const struct work &w, const stru
 #ifdef ATTN_FP8
     const struct scales_at scales_at = scales_at_of(a, w);
     struct scales scales = {1.0f, 1.0f};
-    if (s.count > 0) {
-        scales = scales_of_group(a, w, scales_at, key_of(s, 0) + at.lane, s.last_key);
+    if (scaled && s.count > 0) {
+        scales = scales_of_key(a, w, scales_at, key_of(s, 0) + at.lane, s.last_key);
     }
 #endif
 #pragma unroll 1
     for (int i = 0; i < s.count; i++) {
         const int first_key = key_of(s, i), lane_key = first_key + at.lane % 4 * 2;
-        const bool more = at.lane == 0 && i + ATTN_STAGES < s.count;
+        const int there = bounds.last.end - first_key;
+        const bool more = i + ATTN_STAGES < s.count;
         float scores[ROW_TILES][KEY_TILES][4];
         unsigned p[ROW_TILES][KEY_TILES][2];
         mbarrier_wait(s.k_full + (unsigned)(ring.stage * MBARRIER_BYTES), ring.parity);
-        unsigned k = s.k + (unsigned)(ring.stage * STAGE_BYTES);
+        const unsigned k = s.k + (unsigned)(ring.stage * STAGE_BYTES);
 #ifdef ATTN_FP8
-        widen_group(a, s.wide, k, a.k_scale != 0, scales.k, a.head_dim, at.lane);
-        k = s.wide;
-        __syncwarp();
-        if (more) {
-            load_k(s, i + ATTN_STAGES, ring.stage);
-        }
-        gemm_qk(scores, q, shared_q, k, at);
-        __syncwarp();
+        gemm_qk_fp8<e5m2, scaled>(scores, q, k, scales.k, a.head_dim, at);
 #else
         gemm_qk(scores, q, shared_q, k, at);
+#endif
         __syncwarp();
         if (more) {
-            load_k(s, i + ATTN_STAGES, ring.stage);
+            load_k(s, ring.stage, s.next);
         }
-#endif
         if (options) {
             apply_options(scores[0], a, w, row, lane_key);
         } else {
@@ -215,29 +235,55 @@ INLINE void mainloop(const struct kv_stream &s, const struct work &w, const stru
         }
         softmax(p[0], scores[0], 1.0f, i == 0, rows.m[0], rows.l[0], rows.o[0]);
         mbarrier_wait(s.v_full + (unsigned)(ring.stage * MBARRIER_BYTES), ring.parity);
-        unsigned v = s.v + (unsigned)(ring.stage * STAGE_BYTES);
+        const unsigned v = s.v + (unsigned)(ring.stage * STAGE_BYTES);
 #ifdef ATTN_FP8
-        widen_group(a, s.wide, v, a.v_scale != 0, scales.v, a.head_dim_v, at.lane);
-        v = s.wide;
-        __syncwarp();
-        if (more) {
-            load_v(s, i + ATTN_STAGES, ring.stage);
+        if (there < KEYS) {
+            gemm_pv_fp8<e5m2, scaled, true>(rows, p, v, scales.v, a.head_dim_v, at, there);
+        } else {
+            gemm_pv_fp8<e5m2, scaled, false>(rows, p, v, scales.v, a.head_dim_v, at, KEYS);
         }
-        if (i + 1 < s.count) {
-            scales = scales_of_group(a, w, scales_at, key_of(s, i + 1) + at.lane, s.last_key);
+        if (scaled && i + 1 < s.count) {
+            scales = scales_of_key(a, w, scales_at, key_of(s, i + 1) + at.lane, s.last_key);
         }
-#endif
-        if (first_key > bounds.last.end - KEYS) {
-            gemm_pv<true>(rows, p, v, at, bounds.last.end - first_key);
+#else
+        if (there < KEYS) {
+            gemm_pv<true>(rows, p, v, at, there);
         } else {
             gemm_pv<false>(rows, p, v, at, KEYS);
         }
+#endif
         __syncwarp();
-        if (!FP8 && more) {
-            load_v(s, i + ATTN_STAGES, ring.stage);
+        if (more) {
+            load_v(s, ring.stage, s.next);
+            if (i + ATTN_STAGES + 1 < s.count) {
+                s.next = box_of_lane(s, i + ATTN_STAGES + 1, at.lane);
+            }
         }
         advance<ATTN_STAGES>(ring);
     }
+}
+
+/* The mainloop, and its partial result. */
+INLINE void compute(struct kv_stream &s, const struct work &w, const struct bounds &bounds,
+                    unsigned shared_q, const struct place &at, struct partial *to) {
+    struct rows rows;
+    clear_rows(rows);
+#ifdef ATTN_FP8
+    const bool scaled = s.t->a.k_scale != 0 || s.t->a.v_scale != 0;
+    if (s.t->a.dtype_kv == DTYPE_E5M2) {
+        scaled ? mainloop<true, true>(s, w, bounds, shared_q, at, rows)
+               : mainloop<true, false>(s, w, bounds, shared_q, at, rows);
+    } else {
+        scaled ? mainloop<false, true>(s, w, bounds, shared_q, at, rows)
+               : mainloop<false, false>(s, w, bounds, shared_q, at, rows);
+    }
+    reduce_sums(rows);
+    store_columns(to, rows, at.lane);
+#else
+    mainloop<false, false>(s, w, bounds, shared_q, at, rows);
+    reduce_sums(rows);
+    store_partial(to, rows, at.lane);
+#endif
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
@@ -269,8 +315,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     struct kv_stream s =
         kv_stream_of_warp(t, w, bounds.first.begin / KEYS, end,
                           (split.cluster * split.ctas + split.rank) * ATTN_WARPS + warp);
-    s.wide = shared_address(rings) + (unsigned)(warp * RING_BYTES);
-    s.k = s.wide + WIDE_BYTES;
+    s.k = shared_address(rings) + (unsigned)(warp * RING_BYTES);
     s.v = s.k + ATTN_STAGES * STAGE_BYTES;
     s.k_full = shared_address(barriers[warp]);
     s.v_full = s.k_full + ATTN_STAGES * MBARRIER_BYTES;
@@ -284,27 +329,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         }
     }
     pdl_wait();
-    if (at.lane == 0) {
-        load_first(s);
-    }
+    __syncwarp(); /* its mbarriers exist */
+    load_first(s, at.lane);
     copy_q(a, w, shared_q);
     cp_async_commit();
 
-    struct rows rows;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        rows.m[0][half] = NO_MAX;
-        rows.l[0][half] = 0.0f;
-    }
-#pragma unroll
-    for (int i = 0; i < COLUMN_TILES * 4; i++) {
-        rows.o[0][i / 4][i % 4] = 0.0f;
-    }
     cp_async_wait<0>();
     __syncthreads(); /* Q has landed; each warp sees its mbarriers */
-    mainloop(s, w, bounds, shared_q, at, rows);
-    reduce_sums(rows);
-    store_partial((struct partial *)(rings + warp * RING_BYTES), rows, at.lane);
+    compute(s, w, bounds, shared_q, at, (struct partial *)(rings + warp * RING_BYTES));
     __syncthreads();
     merge_and_store(rings, RING_BYTES, mailbox, a, w, split, warp, at.lane);
 }
