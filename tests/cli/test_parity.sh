@@ -49,13 +49,13 @@ holds "another seed, other numbers" sh -c '! cmp -s once other'
 
 back='^cpu_backward_c$'
 run plan --direction backward --all
-awk '/^  cpu_/ { print $1 }' stdout >listed
+awk '/^  cpu_/ { print $1 }' stdout | sort >listed
 holds "backward: plan lists variants" grep -q '^cpu_backward_c$' listed
 run parity --direction backward --cases 20 --launches 20 --seed 4
 ends "backward" 0
 holds "backward: verdict" grep -q "^PASS$" stdout
 says "backward: negative controls" " negative controls refused, "
-awk '/^cpu_/ { print $1 }' stdout >ran
+awk '/^cpu_/ { print $1 }' stdout | sort >ran
 same "backward: a line for each variant" listed ran
 run parity --direction backward --cases 8 --launches 8 --seed 5 --json --variant "$back"
 ends "backward as JSON" 0
