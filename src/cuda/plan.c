@@ -543,17 +543,19 @@ static int keys_of_load(const struct variant *variant) {
     return v->block_kv / (kernel_families[variant->family].tma == TMA_WARP ? v->warps : 1);
 }
 
-/* Boxes of a load are whole pages, or in one page; a swizzle has 8 rows. */
+/* Boxes of a load are whole pages, or in one page; a swizzle has 8 rows. Where each warp loads, it
+ * copies rows of other pages one by one. */
 static attn_status check_pages(const struct variant *variant, const attn_problem *p,
                                attn_error *error) {
     const int64_t keys = keys_of_load(variant);
     if (p->page_size == 0 || p->page_size % keys == 0 ||
-        (keys % p->page_size == 0 && p->page_size % 8 == 0)) {
+        (keys % p->page_size == 0 && p->page_size % 8 == 0) ||
+        kernel_families[variant->family].tma == TMA_WARP) {
         return ATTN_OK;
     }
     return attn_fail(error, ATTN_UNSUPPORTED,
-                     "page_size = %lld, it takes 8, 16%s and multiples of %lld",
-                     (long long)p->page_size, keys > 32 ? ", 32" : "", (long long)keys);
+                     "page_size = %lld, it takes 8, 16, 32 and multiples of %lld",
+                     (long long)p->page_size, (long long)keys);
 }
 
 attn_status cuda_applies(const struct cuda *cuda, const struct variant *variant,

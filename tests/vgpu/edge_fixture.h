@@ -15,6 +15,7 @@
 #include <stdlib.h>
 
 #include "tool/cases/cases.h"
+#include "tool/device/kernels.h"
 #include "vgpu/vgpu_fixture.h"
 
 /* Whether a kernel is compiled in that takes these options. */
@@ -285,12 +286,35 @@ static inline bool variant_of(const attn_variant *like, int32_t n, attn_variant 
     return false;
 }
 
+/* With $FAULT_IMAGE (PTX) and $FAULT_VARIANT: that image of this variant, which has a planted fault
+ * (faults.sh). */
+static inline bool planted_fault(attn_variant *variant) {
+    const char *image = getenv("FAULT_IMAGE"), *name = getenv("FAULT_VARIANT");
+    attn_error why = {""};
+    if (image == NULL) {
+        return false;
+    }
+    if (variant_add_code(context, name, "@fault", image, &why) != ATTN_OK) {
+        CHECK_MSG(strstr(why.text, "@fault") != NULL, "%s", why.text); /* added before */
+    }
+    *variant = (attn_variant){.size = sizeof *variant};
+    for (int32_t i = 0; attn_variant_get(context, i, variant, NULL) == ATTN_OK; i++) {
+        if (strcmp(variant->name, "@fault") == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Calls `use` with a variant of each family and each of these dtypes that takes these options,
- * counted from `turn`, until one was taken. How many were. */
+ * counted from `turn`, until one was taken; with a planted fault, with that alone. How many were. */
 static inline int each_of(uint32_t options, uint32_t dtypes, int32_t turn, use_variant *use,
                           void *user) {
     attn_variant first = {.size = sizeof first}, variant;
     int taken = 0;
+    if (planted_fault(&variant)) {
+        return use(&variant, user);
+    }
     for (int32_t i = 0; attn_variant_get(context, i, &first, NULL) == ATTN_OK; i++) {
         if (strcmp(first.device, "cuda") != 0 || (first.options & options) != options ||
             (first.dtypes & dtypes) == 0 || !variant_of(&first, 0, &variant) ||

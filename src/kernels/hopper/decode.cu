@@ -16,6 +16,9 @@
  *                 (the steps are those of portable/mainloop.h)
  *     merge       over warps, CTAs and clusters, then the epilogue (cluster.h)
  *
+ * Pages of which no TMA box can be made (fewer than 8 rows, or 24 ...) are copied row by row, with
+ * cp.async that signals the same mbarriers.
+ *
  * Programmatic dependent launch: before pdl_wait the first keys are prefetched to L2, unless
  * lengths or offsets are in global memory: the kernel before may write them.
  *
@@ -32,6 +35,7 @@
 #define ATTN_PAGED 1
 #define ATTN_TILE_PER_WARP 1
 #include "hopper/cluster.h"
+#include "hopper/cp_async.h"
 #include "hopper/tma.h"
 #include "portable/mainloop.h"
 #ifdef ATTN_FP8
@@ -43,6 +47,7 @@ enum {
     BOXES = FP8 ? 1 : ATTN_D / 64,
     BOX_ROW = FP8 ? ATTN_D : 128,
     BOX_BYTES = KEYS * BOX_ROW,
+    GATHERED = 0, /* kv_stream.boxes: rows are copied one by one */
     STAGE_BYTES = BOXES * BOX_BYTES,
     RING_BYTES = 2 * ATTN_STAGES * STAGE_BYTES,
     RINGS_ALIGN = 1024
@@ -73,15 +78,22 @@ INLINE int key_of(const struct kv_stream &s, int i) {
     return (s.begin + i * s.step) * KEYS;
 }
 
-/* Box `lane` of group i. A box is of a page or a group, whichever is smaller. Paged: a box after the
- * last key is that key's again: it is hidden anyway, and no unused entry of the table is followed.
- */
+/* The boxes of a group: each is a page or the group, whichever is smaller. A swizzle has 8 rows. */
+INLINE int boxes_of_group(const struct attn_args &a) {
+    if (!is_paged(a) || a.page_size % KEYS == 0) {
+        return 1;
+    }
+    return KEYS % a.page_size == 0 && a.page_size % 8 == 0 ? KEYS / a.page_size : GATHERED;
+}
+
+/* Box `lane` of group i, or row `lane` of it. Paged: what follows the last key is that key again: it
+ * is hidden anyway, and no unused entry of the table is followed. */
 INLINE struct box box_of_lane(const struct kv_stream &s, int i, int lane) {
     const struct attn_args &a = s.t->a;
     if (!is_paged(a)) {
         return {s.batch, s.first_row + key_of(s, i)};
     }
-    const int rows = min(KEYS, a.page_size);
+    const int rows = s.boxes == GATHERED ? 1 : KEYS / s.boxes;
     const int key = min(key_of(s, i) + min(lane * rows, KEYS - 1), s.last_key);
     return {page_of_key(a, s.batch, key), row_in_page(a, key) & -rows}; /* rows: a power of 2 */
 }
@@ -104,29 +116,70 @@ INLINE void load_boxes(const struct kv_stream &s, const struct attn_tensor_map *
     }
 }
 
-static_assert(KEYS <= 32, "at most 4 boxes of 8 rows in a group");
+static_assert(KEYS <= LANES, "at most 4 boxes of 8 rows in a group; a lane looks up a row");
+
+/* K or V in global memory: its first row, or that of the pool's first page. */
+struct cache {
+    const cache_element *first;
+    long long page, row; /* strides */
+    int columns;
+};
+
+/* A group row by row, as TMA would swizzle it, 16 bytes per copy; each lane arrives. */
+INLINE void gather(const struct cache &from, unsigned to, unsigned full, struct box box, int lane) {
+    enum {
+        SIZE = sizeof(cache_element),
+        PIECES = ATTN_D * SIZE / 16, /* of a row */
+        BOX_PIECES = BOX_ROW / 16
+    };
+    const int piece = lane % PIECES, place = piece % BOX_PIECES;
+    const int bytes = min(max(from.columns * SIZE - piece * 16, 0), 16);
+    const cache_element *const column = bytes > 0 ? from.first + piece * (16 / SIZE) : from.first;
+    to += (unsigned)(piece / BOX_PIECES * BOX_BYTES);
+#pragma unroll 4
+    for (int first = 0; first < KEYS; first += LANES / PIECES) {
+        const int key = first + lane / PIECES;
+        const int page = __shfl_sync(~0U, box.page, key), row = __shfl_sync(~0U, box.row, key);
+        const int swizzled =
+            BOX_PIECES == 8 ? (place ^ key) % BOX_PIECES : (place ^ key / 2) % BOX_PIECES;
+        cp_async<16>(to + (unsigned)(key * BOX_ROW + swizzled * 16),
+                     column + page * from.page + row * from.row, bytes);
+    }
+    cp_async_arrive(full);
+}
 
 /* All lanes take part. */
-INLINE void load_stage(const struct kv_stream &s, const struct attn_tensor_map *map, unsigned to,
-                       unsigned full, struct box box) {
+INLINE void load_stage(const struct kv_stream &s, const struct attn_tensor_map *map,
+                       const struct cache &cache, unsigned to, unsigned full, int lane) {
+    if (s.boxes == GATHERED) {
+        gather(cache, to, full, s.next, lane);
+        return;
+    }
     if (elect_one()) {
         mbarrier_arrive_expect(full, STAGE_BYTES);
     }
     switch (s.boxes) {
-    case 1: load_boxes<1>(s, map, to, full, box); break;
-    case 2: load_boxes<2>(s, map, to, full, box); break;
-    default: load_boxes<4>(s, map, to, full, box);
+    case 1: load_boxes<1>(s, map, to, full, s.next); break;
+    case 2: load_boxes<2>(s, map, to, full, s.next); break;
+    default: load_boxes<4>(s, map, to, full, s.next);
     }
 }
 
-INLINE void load_k(const struct kv_stream &s, int stage, struct box box) {
-    load_stage(s, &s.t->k, s.k + (unsigned)(stage * STAGE_BYTES),
-               s.k_full + (unsigned)(stage * MBARRIER_BYTES), box);
+/* The next group. */
+INLINE void load_k(const struct kv_stream &s, int stage, int lane) {
+    const struct attn_args &a = s.t->a;
+    const struct cache k = {(const cache_element *)a.k + s.head * a.k_head, a.k_batch, a.k_row,
+                            a.head_dim};
+    load_stage(s, &s.t->k, k, s.k + (unsigned)(stage * STAGE_BYTES),
+               s.k_full + (unsigned)(stage * MBARRIER_BYTES), lane);
 }
 
-INLINE void load_v(const struct kv_stream &s, int stage, struct box box) {
-    load_stage(s, &s.t->v, s.v + (unsigned)(stage * STAGE_BYTES),
-               s.v_full + (unsigned)(stage * MBARRIER_BYTES), box);
+INLINE void load_v(const struct kv_stream &s, int stage, int lane) {
+    const struct attn_args &a = s.t->a;
+    const struct cache v = {(const cache_element *)a.v + s.head * a.v_head, a.v_batch, a.v_row,
+                            a.head_dim_v};
+    load_stage(s, &s.t->v, v, s.v + (unsigned)(stage * STAGE_BYTES),
+               s.v_full + (unsigned)(stage * MBARRIER_BYTES), lane);
 }
 
 /* The block table is read a group ahead of the loads; here for all stages at once. */
@@ -142,8 +195,9 @@ INLINE void load_first(struct kv_stream &s, int lane) {
 #pragma unroll
     for (int i = 0; i < ATTN_STAGES; i++) {
         if (i < s.count) {
-            load_k(s, i, boxes[i]);
-            load_v(s, i, boxes[i]);
+            s.next = boxes[i];
+            load_k(s, i, lane);
+            load_v(s, i, lane);
         }
     }
     s.next = boxes[ATTN_STAGES];
@@ -172,7 +226,7 @@ INLINE struct kv_stream kv_stream_of_warp(const struct attn_tma_args &t, const s
     s.begin = begin + number;
     s.step = t.a.num_splits * ATTN_WARPS;
     s.count = max(0, (end - s.begin + s.step - 1) / s.step);
-    s.boxes = is_paged(t.a) ? KEYS / min(KEYS, t.a.page_size) : 1;
+    s.boxes = boxes_of_group(t.a);
     s.next = {};
     s.policy = l2_policy(t.a.tiles_q == 1 && t.a.packed_heads == t.a.heads_per_kv);
     return s;
@@ -223,7 +277,7 @@ INLINE void mainloop(struct kv_stream &s, const struct work &w, const struct bou
 #endif
         __syncwarp();
         if (more) {
-            load_k(s, ring.stage, s.next);
+            load_k(s, ring.stage, at.lane);
         }
         if (options) {
             apply_options(scores[0], a, w, row, lane_key);
@@ -238,9 +292,9 @@ INLINE void mainloop(struct kv_stream &s, const struct work &w, const struct bou
         const unsigned v = s.v + (unsigned)(ring.stage * STAGE_BYTES);
 #ifdef ATTN_FP8
         if (there < KEYS) {
-            gemm_pv_fp8<e5m2, scaled, true>(rows, p, v, scales.v, a.head_dim_v, at, there);
+            gemm_pv_fp8<e5m2, scaled, true>(rows, p, v, scales.v, at, there);
         } else {
-            gemm_pv_fp8<e5m2, scaled, false>(rows, p, v, scales.v, a.head_dim_v, at, KEYS);
+            gemm_pv_fp8<e5m2, scaled, false>(rows, p, v, scales.v, at, KEYS);
         }
         if (scaled && i + 1 < s.count) {
             scales = scales_of_key(a, w, scales_at, key_of(s, i + 1) + at.lane, s.last_key);
@@ -254,7 +308,7 @@ INLINE void mainloop(struct kv_stream &s, const struct work &w, const struct bou
 #endif
         __syncwarp();
         if (more) {
-            load_v(s, ring.stage, s.next);
+            load_v(s, ring.stage, at.lane);
             if (i + ATTN_STAGES + 1 < s.count) {
                 s.next = box_of_lane(s, i + ATTN_STAGES + 1, at.lane);
             }
@@ -321,7 +375,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     s.v_full = s.k_full + ATTN_STAGES * MBARRIER_BYTES;
     if (at.lane == 0) {
         for (unsigned i = 0; i < 2 * ATTN_STAGES; i++) {
-            mbarrier_init(s.k_full + i * MBARRIER_BYTES, 1);
+            mbarrier_init(s.k_full + i * MBARRIER_BYTES, s.boxes == GATHERED ? LANES : 1);
         }
         mbarrier_init_fence();
         if (!bounds_in_memory && s.count > 0) {

@@ -13,7 +13,7 @@
  * A tile has rows of D bytes, swizzled by TMA as in portable/mma.h: 128-byte rows by the row, 64-byte
  * rows by half of it.
  *
- * Invariant: operands have the bits of the dequantised cache; columns from head_dim on are 0,
+ * Invariant: operands have the bits of the dequantised cache; columns of K from head_dim on are 0,
  * whatever the scale.
  */
 #ifndef ATTN_KERNELS_HOPPER_GEMM_FP8_H
@@ -111,7 +111,7 @@ INLINE void gemm_qk_fp8(float s[ROW_TILES][KEY_TILES][4], const q_fragments q, u
  * gemm_pv. */
 template <bool e5m2, bool scaled, bool cut>
 INLINE void gemm_pv_fp8(struct rows &rows, const p_fragments p[ROW_TILES], unsigned shared_v,
-                        float scale, int columns, const struct place &at, int there) {
+                        float scale, const struct place &at, int there) {
     const unsigned lane = code_row(at.lane % 16);
 #pragma unroll
     for (int k = 0; k < KEY_STEPS; k++) {
@@ -137,10 +137,6 @@ INLINE void gemm_pv_fp8(struct rows &rows, const p_fragments p[ROW_TILES], unsig
                     v[half] =
                         widen_pair<e5m2, scaled>(__byte_perm(word, 0, i % 2 == 0 ? 0x4420 : 0x4431),
                                                  of_key[2 * half], of_key[2 * half + 1]);
-                    if (scaled) {
-                        v[half] =
-                            32 * pairs + 16 * (i / 2) + at.lane / 4 * 2 < columns ? v[half] : 0;
-                    }
                     if (cut) {
                         v[half] &= bits_there(16 * k + 8 * half + at.lane % 4 * 2, there);
                     }

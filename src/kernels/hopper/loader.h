@@ -13,6 +13,7 @@
 #ifndef ATTN_KERNELS_HOPPER_LOADER_H
 #define ATTN_KERNELS_HOPPER_LOADER_H
 
+#include "hopper/cp_async.h"
 #include "hopper/scores.h"
 
 /* ---- mask ------------------------------------------------------------------------------------ */
@@ -157,29 +158,6 @@ INLINE unsigned load_mask(unsigned (&words)[MASK_ROUNDS], const struct attn_args
 }
 
 /* ---- bias ------------------------------------------------------------------------------------ */
-
-/* Asynchronous copy of 16 or 4 bytes, of which `bytes` exist; the others become 0. */
-template <int size> INLINE void cp_async(unsigned to, const void *from, int bytes) {
-    if (size == 16) {
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                     :
-                     : "r"(to), "l"(from), "r"(bytes)
-                     : "memory");
-    } else {
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
-                     :
-                     : "r"(to), "l"(from), "r"(bytes)
-                     : "memory");
-    }
-}
-
-/* Arrives when the copies of this thread have landed. */
-INLINE void cp_async_arrive(unsigned barrier) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];"
-                 :
-                 : "r"(barrier)
-                 : "memory");
-}
 
 /* The value of key i of a chunk; 16 bits in their place of a word. */
 template <bool fp32>

@@ -120,6 +120,20 @@ TEST(splits_of_many_rows) {
     try_both(&edge);
 }
 
+/* As many splits, of a sequence that turns out to be short: one cluster has a few keys, others none. */
+static void use_600_keys(struct sample *s) {
+    raise_keys(s);
+    lengths(&s->used)[0] = 600;
+}
+
+TEST(clusters_without_keys) {
+    NEEDS_KERNELS(ATTN_OPTION_PAGED);
+    struct edge edge = {.problem = mla_problem(70, 1, 2000, 0), .change = use_600_keys};
+    edge.problem.batch = 1;
+    edge.problem.used_kv = true;
+    try_both(&edge);
+}
+
 /* So many Q tiles that only clusters of 2 fit, two of them for each tile. */
 TEST(clusters_of_two) {
     NEEDS_KERNELS(ATTN_OPTION_PAGED);

@@ -6,29 +6,8 @@
  * $FAULT_VARIANT it is that image of this variant alone (test_offsets_faults.sh). Gradients are in
  * test_vgpu_backward.
  */
-#include "tool/device/kernels.h"
 #include "tool/stages/parity/parity.h" /* and with it what tests of tool/ link */
 #include "vgpu/edge_fixture.h"
-
-/* The planted fault where there is one, else a variant of each family. */
-static void try_edge(struct edge *edge, uint32_t options) {
-    const char *image = getenv("FAULT_IMAGE"), *name = getenv("FAULT_VARIANT");
-    attn_variant variant = {.size = sizeof variant};
-    attn_error why = {""};
-    if (image == NULL) {
-        needs_some(each_family(options, try_one, edge));
-        return;
-    }
-    if (CHECK_MSG(variant_add_code(context, name, "@fault", image, &why) == ATTN_OK, "%s",
-                  why.text)) {
-        for (int32_t i = 0; attn_variant_get(context, i, &variant, NULL) == ATTN_OK; i++) {
-            if (strcmp(variant.name, "@fault") == 0) {
-                try_variant(edge, &variant, true);
-                return;
-            }
-        }
-    }
-}
 
 /* Keys after the queries, which see none of them; a diagonal through the tiles; keys before the
  * queries, of which all see all. */
@@ -40,7 +19,7 @@ TEST(causal_chunks) {
         edge.problem.causal = ATTN_CAUSAL_TOP_LEFT;
         edge.problem.q_offset = 4096 + offsets[i];
         edge.problem.kv_offset = 4096;
-        try_edge(&edge, 0);
+        needs_some(each_family(0, try_one, &edge));
     }
 }
 
@@ -49,7 +28,7 @@ TEST(bottom_right) {
     struct edge edge = {.problem = problem_of(2, 2, 100, 230), .arrangement = ARRANGE_MIXED};
     edge.problem.causal = ATTN_CAUSAL_BOTTOM_RIGHT;
     edge.problem.kv_offset = 90;
-    try_edge(&edge, 0);
+    needs_some(each_family(0, try_one, &edge));
 }
 
 TEST(windows_and_alibi) {
@@ -61,7 +40,7 @@ TEST(windows_and_alibi) {
         edge.problem.window_left = i == 2 ? 4900 : 40;
         edge.problem.window_right = i == 0 ? 120 : -1;
         edge.problem.alibi = true;
-        try_edge(&edge, ATTN_OPTION_WINDOW | ATTN_OPTION_ALIBI);
+        needs_some(each_family(ATTN_OPTION_WINDOW | ATTN_OPTION_ALIBI, try_one, &edge));
     }
 }
 
@@ -77,7 +56,7 @@ TEST(offsets_of_each_sequence) {
         edge.problem.used_kv = i == 2;
         edge.problem.offsets = true;
         edge.problem.q_offset = 20 * i;
-        try_edge(&edge, ATTN_OPTION_OFFSETS);
+        needs_some(each_family(ATTN_OPTION_OFFSETS, try_one, &edge));
     }
 }
 

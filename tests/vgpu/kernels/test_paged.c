@@ -50,6 +50,17 @@ TEST(pages_with_options) {
     }
 }
 
+/* So many sequences that their keys are not split, and stages are filled again and again. */
+TEST(many_keys) {
+    NEEDS_KERNELS(ATTN_OPTION_PAGED);
+    static const int64_t sizes[] = {16, 5, 32, 24};
+    for (int n = 0; n < 4; n++) {
+        struct edge edge = {paged_problem(sizes[n], 1, 1100), ARRANGE_GIVEN, NULL, false};
+        edge.problem.batch = 67;
+        needs_some(each_family(ATTN_OPTION_PAGED, try_one, &edge));
+    }
+}
+
 /* V of a key that only later queries see, and of one that none sees any more: NaN. Rows with it are
  * computed again by the slow path, which has to find the pages, too. */
 static void hide_values(struct sample *s) {
