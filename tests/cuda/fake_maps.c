@@ -15,6 +15,7 @@ enum {
     TYPE_UINT8 = 0,
     TYPE_FP16 = 6,
     TYPE_BF16 = 9,
+    SWIZZLE_64B = 2,
     SWIZZLE_128B = 3,
     PROMOTION_128B = 2,
     COLUMNS = 64,
@@ -146,7 +147,7 @@ struct tensor {
     int box, box_heads;
 };
 
-/* fp8: all columns of the tile in a box, without a swizzle. */
+/* fp8: all columns of the tile in a box, swizzled by as many bytes. */
 static bool agrees(const struct fake_map *map, const struct tensor *t, int type, int tile_dim) {
     const bool fp8 = type == TYPE_UINT8;
     const uint64_t bytes = fp8 ? 1 : 2;
@@ -158,7 +159,8 @@ static bool agrees(const struct fake_map *map, const struct tensor *t, int type,
     const int box[] = {fp8 ? tile_dim : COLUMNS, swap ? t->box_heads : t->box,
                        swap ? t->box / t->box_heads : 1, 1};
     bool fine = map->magic == MAGIC && map->rank == 4 && map->type == type &&
-                map->interleave == 0 && map->swizzle == (fp8 ? 0 : SWIZZLE_128B) &&
+                map->interleave == 0 &&
+                map->swizzle == (fp8 && tile_dim == 64 ? SWIZZLE_64B : SWIZZLE_128B) &&
                 map->promotion == PROMOTION_128B && map->fill == 0 &&
                 (t->address == NULL || map->address == (uintptr_t)t->address);
     for (int i = 0; i < 4 && fine; i++) {

@@ -152,17 +152,17 @@ TEST(parameter_of_compiled_kernels) {
 
 static unsigned long long *const COUNTERS = (unsigned long long *)0x600000000000;
 
+static bool is_mixed(const attn_variant *variant) {
+    return strcmp(variant->family, "fwd_hopper_mixed") == 0 ||
+           strcmp(variant->family, "fwd_hopper_mixed_fp8") == 0;
+}
+
 static bool has_counters(const attn_variant *variant) {
     return strcmp(variant->family, "fwd_hopper_causal") == 0 ||
            strcmp(variant->family, "fwd_hopper_full") == 0 ||
            strcmp(variant->family, "fwd_hopper_mask") == 0 ||
            strcmp(variant->family, "fwd_hopper_bias") == 0 ||
-           strcmp(variant->family, "fwd_hopper_chunk") == 0 ||
-           strcmp(variant->family, "fwd_hopper_mixed") == 0;
-}
-
-static bool is_mixed(const attn_variant *variant) {
-    return strcmp(variant->family, "fwd_hopper_mixed") == 0;
+           strcmp(variant->family, "fwd_hopper_chunk") == 0 || is_mixed(variant);
 }
 
 static bool is_chunk(const attn_variant *variant) {

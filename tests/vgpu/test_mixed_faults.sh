@@ -3,10 +3,18 @@
 #
 # test_mixed_faults.sh SOURCE_DIR BUILD_DIR [all | NAME...]
 #
-# Bugs planted in fwd_hopper_mixed, found by test_vgpu_mixed: faults.sh.
+# Bugs planted in fwd_hopper_mixed and fwd_hopper_mixed_fp8, found by test_vgpu_mixed and
+# test_vgpu_fp8: faults.sh.
 set -u
 
 source=$1 build=$2
 shift 2
-exec sh "$source/tests/vgpu/faults.sh" "$source" "$build" mixed.txt \
-    fwd_hopper_mixed_fp16_d64_128x64_w12_s6 hopper/forward_mixed.cu mixed "$@"
+
+plant() { # TABLE VARIANT KERNEL PROGRAM
+    table=$1 variant=$2 kernel=$3 program=$4
+    shift 4
+    sh "$source/tests/vgpu/faults.sh" "$source" "$build" "$table" "$variant" "$kernel" "$program" "$@"
+}
+
+plant mixed.txt fwd_hopper_mixed_fp16_d64_128x64_w12_s6 hopper/forward_mixed.cu mixed "$@" || exit $?
+plant mixed_fp8.txt fwd_hopper_mixed_fp8_fp16_d64_128x64_w12_s6 hopper/forward_mixed_fp8.cu fp8 "$@"

@@ -259,7 +259,12 @@ struct attn_merge_args {
 #define ATTN_TMA_Q_STAGES(d) ((d) <= 128 ? 2 : 1)
 #define ATTN_SMEM_hopper_forward(bm, bn, d, warps, stages)                                         \
     (2 * ATTN_TMA_COLUMNS(d) * (ATTN_TMA_Q_STAGES(d) * (bm) + 2 * (stages) * (bn)) + 1024)
-/* Q, K; P and alpha of a tile, and 1024 to align. */
+/* Likewise, and stages of K and V as codes (hopper/convert.h). */
+#define ATTN_CODE_STAGES 4
+#define ATTN_SMEM_hopper_mixed_fp8(bm, bn, d, warps, stages)                                       \
+    (ATTN_SMEM_hopper_forward(bm, bn, d, warps, stages) +                                          \
+     2 * ATTN_CODE_STAGES * (bn) * ATTN_TMA_COLUMNS(d))
+/* Q, K; P and m of a tile, and 1024 to align. */
 #define ATTN_SMEM_hopper_mla(bm, bn, d, warps, stages)                                             \
     (2 * ATTN_TMA_COLUMNS(d) * ((bm) + (stages) * (bn)) + 2 * (bm) * (bn) + 16 * (bm) + 1024)
 /* The bias ring (hopper/scores.h): stages of 16 bits; fp32 takes two. */
@@ -273,8 +278,8 @@ struct attn_merge_args {
 #define ATTN_SMEM_hopper_decode(bm, bn, d, warps, stages)                                          \
     (2 * ATTN_TMA_COLUMNS(d) * ((bm) + 64 + 2 * (stages) * (bn)) + 1024)
 
-/* Likewise, with rings of fp8 and a group of keys of each warp in 16 bits. */
+/* Likewise, with rings of fp8. */
 #define ATTN_SMEM_hopper_decode_fp8(bm, bn, d, warps, stages)                                      \
-    (2 * ATTN_TMA_COLUMNS(d) * ((bm) + 64 + (bn) + (stages) * (bn)) + 1024)
+    (2 * ATTN_TMA_COLUMNS(d) * ((bm) + 64 + (stages) * (bn)) + 1024)
 
 #endif /* ATTN_KERNELS_COMMON_ARGS_H */

@@ -66,11 +66,12 @@ INLINE unsigned widen_pair(unsigned codes, float low_scale, float high_scale) {
 }
 
 /* 8 codes as pairs of 16-bit numbers. */
-template <bool e5m2> INLINE void dequantize(unsigned out[4], uint2 codes, float scale) {
+template <bool e5m2, bool scaled = true>
+INLINE void dequantize(unsigned out[4], uint2 codes, float scale) {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const unsigned word = i < 2 ? codes.x : codes.y;
-        out[i] = widen_pair<e5m2, true>(word >> 16 * (i % 2), scale, scale);
+        out[i] = widen_pair<e5m2, scaled>(word >> 16 * (i % 2), scale, scale);
     }
 }
 
@@ -85,6 +86,12 @@ INLINE const float *v_scale_of(const struct attn_args &a, const struct work &w) 
     const long long sequence =
         is_paged(a) ? 0 : sequence_offset(a.cu_seqlens_kv, w.batch, a.v_scale_batch, a.v_scale_row);
     return a.v_scale + sequence + head_kv_of(a, w) * a.v_scale_head;
+}
+
+/* The scale of a key, from one of these; NULL: 1. */
+INLINE float scale_of_key(const struct attn_args &a, const struct work &w, const float *first,
+                          long long page, long long row, int key) {
+    return first != 0 ? first[key_offset(a, w, key, page, row)] : 1.0f;
 }
 
 #endif /* ATTN_KERNELS_COMMON_FP8_H */

@@ -192,7 +192,12 @@ enum {
     Q_CHUNK = ATTN_BM * SWIZZLE_BYTES,
     KV_CHUNK = ATTN_BN * SWIZZLE_BYTES,
     Q_BYTES = CHUNKS * Q_CHUNK,
-    KV_BYTES = CHUNKS * KV_CHUNK
+    KV_BYTES = CHUNKS * KV_CHUNK,
+    /* What TMA loads of a KV tile: fp8 has rings of codes, in boxes of all columns (convert.h). */
+    LOAD_STAGES = FP8 ? ATTN_CODE_STAGES : ATTN_STAGES,
+    LOAD_BOXES = FP8 ? 1 : CHUNKS,
+    LOAD_BOX = FP8 ? ATTN_BN * ATTN_D : KV_CHUNK,
+    LOAD_BYTES = LOAD_BOXES * LOAD_BOX
 };
 
 #endif /* ATTN_KERNELS_HOPPER_CONFIG_H */

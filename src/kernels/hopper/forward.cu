@@ -4,10 +4,11 @@
  *
  *   producer warp: TMA loads of Q, K, V into mbarrier-guarded rings         (producer.h)
  *   forward_mixed.cu: V by a warp of its own                                (values.h)
+ *   forward_mixed_fp8.cu: two warps convert K and V to 16 bits              (convert.h)
  *   consumer warpgroups, 64 query rows each: S = QK^T, softmax, O += PV     (mainloop.h)
  *   epilogue: O / l through shared memory, TMA store; LSE                   (epilogue.h)
  *
- * One source, seven kernels; all take a sink:
+ * One source, eight kernels; all take a sink:
  *   forward.cu         no mask
  *   forward_causal.cu  a causal mask
  *   forward_full.cu    causal or not; windows, softcap, ALiBi, packed sequences, used_kv
@@ -15,6 +16,7 @@
  *   forward_bias.cu    all of these, and an additive bias
  *   forward_chunk.cu   as forward_full.cu; CTAs share the keys of a Q tile    (split_kv.h)
  *   forward_mixed.cu   as forward_chunk.cu; pages, splits by lengths in memory (mixed.h)
+ *   forward_mixed_fp8.cu  likewise, with an fp8 KV cache
  *
  * Scheduling. Unmasked: static, one Q tile after the other. Masked: dynamic, longest tile first, by
  * an atomic counter in the workspace. The producer publishes each tile as a descriptor next to Q,
@@ -31,6 +33,7 @@
  *     k      STAGES x BN x C x 2
  *     v      STAGES x BN x C x 2
  *     bias   ATTN_BIAS_BYTES           forward_bias.cu (scores.h)
+ *     codes  2 x LOAD_STAGES x BN x D  forward_mixed_fp8.cu: K, then V, as TMA loads them
  * static: full and empty mbarriers of each stage of q, k, v, and two for a V tile whose tail is
  * zeroed; tile descriptors, two for each stage of q, and the retry queue; struct score_ring.
  *
@@ -39,6 +42,7 @@
  */
 #define ATTN_SINK 1
 #include "hopper/consumer.h"
+#include "hopper/convert.h"
 #include "hopper/loader.h"
 #include "hopper/producer.h"
 #include "hopper/values.h"
@@ -46,7 +50,8 @@
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     ATTN_ENTRY(const __grid_constant__ struct attn_tma_args t) {
     extern __shared__ unsigned char dynamic[];
-    __shared__ __align__(8) unsigned long long barriers[2 * Q_STAGES + 4 * ATTN_STAGES + 2 * FULL];
+    __shared__ __align__(8) unsigned long long
+        barriers[2 * Q_STAGES + 4 * ATTN_STAGES + 2 * FULL + FP8 * 4 * LOAD_STAGES];
     __shared__ __align__(16) struct descriptors descriptors;
 #ifdef ATTN_MASK
     __shared__ __align__(16) struct score_ring ring;
@@ -70,6 +75,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     b.v_empty = b.v_full + ATTN_STAGES * MBARRIER_BYTES;
     b.v_landed = b.v_empty + ATTN_STAGES * MBARRIER_BYTES;
     b.v_zeroed = b.v_landed + MBARRIER_BYTES;
+    struct stages loads = at; /* of K and V, as TMA loads them */
+    struct barriers load_b = b;
+    if (FP8) {
+        loads.k = at.v + ATTN_STAGES * KV_BYTES;
+        loads.v = loads.k + LOAD_STAGES * LOAD_BYTES;
+        load_b.k_full = b.v_zeroed + MBARRIER_BYTES;
+        load_b.k_empty = load_b.k_full + LOAD_STAGES * MBARRIER_BYTES;
+        load_b.v_full = load_b.k_empty + LOAD_STAGES * MBARRIER_BYTES;
+        load_b.v_empty = load_b.v_full + LOAD_STAGES * MBARRIER_BYTES;
+    }
     if (threadIdx.x == 0) {
         if (FULL) {
             mbarrier_init(b.v_landed, 1);
@@ -77,7 +92,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
         for (unsigned i = 0; i < Q_STAGES; i++) {
             mbarrier_init(b.q_full + i * MBARRIER_BYTES, 1);
-            mbarrier_init(b.q_empty + i * MBARRIER_BYTES, 4 * CONSUMERS + MIXED);
+            mbarrier_init(b.q_empty + i * MBARRIER_BYTES, 4 * CONSUMERS + FOLLOWERS);
         }
         for (int i = 0; i < 2 * Q_STAGES; i++) {
             descriptors.descriptor[i].retry = 0;
@@ -91,6 +106,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             mbarrier_init(b.v_full + i * MBARRIER_BYTES, 1);
             mbarrier_init(b.v_empty + i * MBARRIER_BYTES, CONSUMERS);
         }
+        for (unsigned i = 0; FP8 && i < 4 * LOAD_STAGES; i++) {
+            mbarrier_init(load_b.k_full + i * MBARRIER_BYTES, 1);
+        }
         if (LISTED) {
             init_score_ring(scores);
         }
@@ -102,9 +120,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         if constexpr (FULL != 0) { /* branches that ptxas knows to be uniform */
             const int warp = __shfl_sync(~0U, (int)threadIdx.x % WG_THREADS / LANES, 0);
             if (warp == 0) {
-                producer_loop(t, at, b, &descriptors, scores);
+                producer_loop(t, loads, load_b, &descriptors, scores);
             } else if (MIXED && warp == VALUE_WARP) {
-                value_loop(t, at, b, &descriptors);
+                value_loop(t, loads, load_b, &descriptors);
+            } else if (FP8) {
+                convert_loop(t.a, at, b, loads, load_b, &descriptors, warp == CONVERT_V_WARP);
             } else if (warp == TAIL_WARP && has_tails(t.a)) {
                 zero_tails(at, b);
             } else if (LISTED && warp <= LOADER_WARPS && has_scores(t.a)) {

@@ -45,14 +45,8 @@ INLINE struct scales_at scales_at_of(const struct attn_args &a, const struct wor
 INLINE struct scales scales_of_key(const struct attn_args &a, const struct work &w,
                                    const struct scales_at &at, int key, int last_key) {
     const int there = min(key, last_key);
-    struct scales scales = {1.0f, 1.0f};
-    if (at.k != 0) {
-        scales.k = at.k[key_offset(a, w, there, a.k_scale_batch, a.k_scale_row)];
-    }
-    if (at.v != 0) {
-        scales.v = at.v[key_offset(a, w, there, a.v_scale_batch, a.v_scale_row)];
-    }
-    return scales;
+    return {scale_of_key(a, w, at.k, a.k_scale_batch, a.k_scale_row, there),
+            scale_of_key(a, w, at.v, a.v_scale_batch, a.v_scale_row, there)};
 }
 
 /* ---- operands -------------------------------------------------------------------------------- */

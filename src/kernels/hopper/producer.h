@@ -246,8 +246,8 @@ INLINE void load_each_box(unsigned to, const struct attn_tensor_map *map, unsign
         const int row = count == 1 ? __shfl_sync(~0U, box.row, 0) : 0;
         if (elect_one()) {
 #pragma unroll
-            for (int c = 0; c < CHUNKS; c++) {
-                tma_load_hinted(to + (unsigned)(c * KV_CHUNK + i * (KV_CHUNK / count)), map,
+            for (int c = 0; c < LOAD_BOXES; c++) {
+                tma_load_hinted(to + (unsigned)(c * LOAD_BOX + i * (LOAD_BOX / count)), map,
                                 barrier, 64 * c, row, boxes.head, page, boxes.policy);
             }
         }
@@ -260,7 +260,7 @@ static_assert(!MIXED || ATTN_BN == 64, "at most 8 boxes of 8 rows in a KV tile")
 INLINE void load_boxes(unsigned to, const struct attn_tensor_map *map, unsigned barrier,
                        struct box box, const struct kv_boxes &boxes) {
     if (elect_one()) {
-        mbarrier_arrive_expect(barrier, KV_BYTES);
+        mbarrier_arrive_expect(barrier, LOAD_BYTES);
     }
     switch (boxes.count) {
     case 1: load_each_box<1>(to, map, barrier, box, boxes); break;
@@ -294,9 +294,9 @@ INLINE void load_q_and_keys(const struct attn_tma_args &t, struct producer &p, b
                 box = box_of_lane(a, w, boxes, kv_tile(keys, i + 1));
             }
             mbarrier_wait(p.b.k_empty + (unsigned)(p.k.stage * MBARRIER_BYTES), p.k.parity);
-            load_boxes(p.at.k + (unsigned)(p.k.stage * KV_BYTES), &t.k,
+            load_boxes(p.at.k + (unsigned)(p.k.stage * LOAD_BYTES), &t.k,
                        p.b.k_full + (unsigned)(p.k.stage * MBARRIER_BYTES), own, boxes);
-            advance<ATTN_STAGES>(p.k);
+            advance<LOAD_STAGES>(p.k);
         }
         if (i == 0) {
             publish_q_tile(t, p, w, all, safe, count > 0, packed ? a.cu_seqlens_q[w.batch] : 0,

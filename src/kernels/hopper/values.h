@@ -27,7 +27,7 @@ INLINE void load_values(const struct attn_tma_args &t, struct producer &p, const
 #pragma unroll 1
     for (int i = 0; i < count; i++) {
         const unsigned full = p.b.v_full + (unsigned)(p.v.stage * MBARRIER_BYTES);
-        const int in_use = v_rows_in_use(a, w, kv_tile(keys, i));
+        const int in_use = FP8 ? (int)ATTN_BN : v_rows_in_use(a, w, kv_tile(keys, i));
         const struct box own = box;
         if (i + 1 < count) {
             box = box_of_lane(a, w, boxes, kv_tile(keys, i + 1));
@@ -37,34 +37,30 @@ INLINE void load_values(const struct attn_tma_args &t, struct producer &p, const
             post_v_tail(p, p.v.stage, in_use);
             __syncwarp(); /* another lane may be the one that signals it */
         }
-        load_boxes(p.at.v + (unsigned)(p.v.stage * KV_BYTES), &t.v,
+        load_boxes(p.at.v + (unsigned)(p.v.stage * LOAD_BYTES), &t.v,
                    in_use < ATTN_BN ? p.b.v_landed : full, own, boxes);
-        advance<ATTN_STAGES>(p.v);
+        advance<LOAD_STAGES>(p.v);
     }
 }
 
-INLINE void value_loop(const struct attn_tma_args &t, const struct stages &at,
-                       const struct barriers &b, struct descriptors *descriptors) {
-    const struct attn_args &a = t.a;
+/* The next Q tile, and its KV tiles, for a warp that follows the producer: by the descriptor, as
+ * consumers do. False: no work is left. */
+INLINE bool next_q_tile(const struct attn_args &a, const struct barriers &b,
+                        struct descriptors *descriptors, struct ring &q, struct work &w,
+                        struct tile_range &keys) {
     const int lane = (int)threadIdx.x % LANES;
-    struct ring q = {0, 0};
-    struct producer p = {};
-    p.b = b;
-    p.at = at;
-    p.v = {0, 1}; /* parities: stages are empty */
-    p.v_zeroed = 1U;
 #pragma unroll 1
     for (;;) {
         int safe;
         mbarrier_wait(b.q_full + (unsigned)(q.stage * MBARRIER_BYTES), q.parity);
         const struct descriptor *const descriptor =
             &descriptors->descriptor[descriptor_slot(q.stage, q.parity ^ 1)];
-        struct work w = read_descriptor(descriptor, lane, safe);
+        w = read_descriptor(descriptor, lane, safe);
         const int item = descriptor_word(descriptor->item, lane);
         if (w.first_row < 0) { /* as is_end_of_work */
             named_barrier_sync(END_BARRIER, END_THREADS);
             if (*(volatile unsigned *)&descriptors->retries_requested == (unsigned)safe) {
-                break;
+                return false;
             }
         }
         if (lane == 0) {
@@ -74,10 +70,27 @@ INLINE void value_loop(const struct attn_tma_args &t, const struct stages &at,
         if (w.first_row >= 0) {
             lengths_of_sequence(a, w);
             clip_first_tile(w);
-            load_values(t, p, w, kv_tiles_of_split(a, kv_tiles_of_q_tile(a, w), item));
+            keys = kv_tiles_of_split(a, kv_tiles_of_q_tile(a, w), item);
+            return true;
         }
     }
-    if (has_tails(a)) {
+}
+
+INLINE void value_loop(const struct attn_tma_args &t, const struct stages &at,
+                       const struct barriers &b, struct descriptors *descriptors) {
+    struct ring q = {0, 0};
+    struct work w;
+    struct tile_range keys;
+    struct producer p = {};
+    p.b = b;
+    p.at = at;
+    p.v = {0, 1}; /* parities: stages are empty */
+    p.v_zeroed = 1U;
+#pragma unroll 1
+    while (next_q_tile(t.a, b, descriptors, q, w, keys)) {
+        load_values(t, p, w, keys);
+    }
+    if (!FP8 && has_tails(t.a)) {
         end_v_tails(p);
     }
 }
