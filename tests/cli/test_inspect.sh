@@ -48,7 +48,7 @@ refuses "folder" "not a regular file" inspect --image .
 mkfifo pipe
 refuses "pipe" "pipe: not a regular file" inspect --image pipe
 refuses "no kernel selected" "none of its 2 kernels" inspect --image "$data/sm_80.cubin" --variant x
-refuses "regular expression" "is not a regular expression" inspect --variant '('
+refuses "regular expression" "is no regular expression" inspect --variant '('
 refuses "file and dump" "--dump" inspect --image "$data/sm_80.cubin" --dump .
 
 # ---- the library -----------------------------------------------------------------------------

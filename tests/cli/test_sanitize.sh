@@ -19,7 +19,7 @@ unset ATTN_DRIVER FAKE_DRIVER_COMPUTE
 
 ATTN_DRIVER=$work/no-such-driver.so
 export ATTN_DRIVER
-refuses "target: not a regular expression" "is not a regular expression" \
+refuses "target: not a regular expression" "is no regular expression" \
     sanitize --target --device cpu --variant '('
 run sanitize --target
 holds "target without a driver" [ "$code" -eq 3 ]

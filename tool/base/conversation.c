@@ -231,18 +231,8 @@ static bool ended_until(const struct conversation *c, double deadline) {
     }
 }
 
-/* The last line that the child wrote, as an appendix to a reason. */
-static const char *last_words(struct conversation *c) {
-    while (c->said_used > 0 && c->said[c->said_used - 1] <= ' ') {
-        c->said[--c->said_used] = '\0';
-    }
-    const char *line = strrchr(c->said, '\n');
-    return line != NULL ? line + 1 : c->said;
-}
-
 static bool judge_end(struct conversation *c, bool in_time, int status, attn_error *why) {
-    const char *words = last_words(c);
-    const char *colon = *words ? ": " : "";
+    const char *words = last_line(c->said), *colon = *words ? ": " : "";
     if (c->nonsense) {
         return explain(why, "the child answered nonsense: '%.100s'", c->line);
     }

@@ -4,6 +4,7 @@
  */
 #include "base/file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -56,10 +57,7 @@ char *file_read(const char *path, size_t *bytes, attn_error *why) {
         return NULL;
     }
     const size_t size = readable_size(file, path, why);
-    char *data = size > 0 ? malloc(size + 1) : NULL;
-    if (size > 0 && data == NULL) {
-        explain(why, "%s: out of memory for %zu bytes", path, size);
-    }
+    char *data = size > 0 ? must(malloc(size + 1)) : NULL;
     if (data != NULL && !read_all(file, path, data, size, why)) {
         free(data);
         data = NULL;
@@ -82,4 +80,35 @@ bool temporary_folder(char path[TEMPORARY_SIZE], const char *purpose, attn_error
     }
     return mkdtemp(path) != NULL ||
            explain(why, "%s: no temporary folder there: %s", parent, strerror(errno));
+}
+
+void remove_folder(const char *path) {
+    char inner[2 * PATH_MAX];
+    DIR *folder = opendir(path);
+    for (struct dirent *one; folder != NULL && (one = readdir(folder)) != NULL;) {
+        snprintf(inner, sizeof inner, "%s/%s", path, one->d_name);
+        if (strcmp(one->d_name, ".") != 0 && strcmp(one->d_name, "..") != 0 && unlink(inner) != 0) {
+            remove_folder(inner);
+        }
+    }
+    if (folder != NULL) {
+        closedir(folder);
+        rmdir(path);
+    }
+}
+
+bool program_path(char path[PATH_MAX], attn_error *why) {
+    const ssize_t length = readlink("/proc/self/exe", path, PATH_MAX - 1);
+    path[length > 0 ? length : 0] = '\0';
+    return length > 0 || explain(why, "/proc/self/exe: %s", strerror(errno));
+}
+
+const char *absolute_path(const char *path, char buffer[PATH_MAX]) {
+    char here[PATH_MAX];
+    if (path[0] == '/' || getcwd(here, sizeof here) == NULL) {
+        snprintf(buffer, PATH_MAX, "%s", path);
+    } else {
+        snprintf(buffer, PATH_MAX, "%.2000s/%.2000s", here, path);
+    }
+    return buffer;
 }

@@ -8,6 +8,7 @@
 #ifndef ATTEST_BASE_FILE_H
 #define ATTEST_BASE_FILE_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -24,5 +25,14 @@ enum {
 
 /* In $TMPDIR, else in /tmp. `purpose` becomes part of its name. */
 bool temporary_folder(char path[TEMPORARY_SIZE], const char *purpose, attn_error *why);
+
+/* With all that is in it. */
+void remove_folder(const char *path);
+
+/* The path of this program. */
+bool program_path(char path[PATH_MAX], attn_error *why);
+
+/* From the root on, for processes that have another working directory; returns the buffer. */
+const char *absolute_path(const char *path, char buffer[PATH_MAX]);
 
 #endif /* ATTEST_BASE_FILE_H */

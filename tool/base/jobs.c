@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/conversation.h"
+#include "base/file.h"
 #include "base/message.h"
 #include "base/progress.h"
 
@@ -65,23 +66,17 @@ static void tick(void *user) {
 static bool work_on(struct board *b, int64_t worker, size_t task, attn_error *why) {
     static const char SCRIPT[] = "ATTEST_WORKER=$1; export ATTEST_WORKER; shift\n%s \"$@\"";
     const size_t size = sizeof SCRIPT + strlen(b->jobs->command);
-    struct job_words *words = calloc(1, sizeof *words);
-    char *script = malloc(size), number[24];
+    struct job_words *words = must(calloc(1, sizeof *words));
+    char *script = must(malloc(size)), number[24];
     const char *argv[JOB_WORDS_MOST + 8] = {"/bin/sh", "-c", script, "attest", number, b->attest};
-    bool good = words != NULL && script != NULL;
-    if (!good) {
-        explain(why, "out of memory");
-    } else {
-        const struct conversation_terms terms = {
-            .seconds = (double)INFINITY, .tick = tick, .user = b};
-        char *started[sizeof argv / sizeof *argv];
-        snprintf(script, size, SCRIPT, b->jobs->command);
-        snprintf(number, sizeof number, "%lld", (long long)worker);
-        b->terms->words(b->terms->user, task, words);
-        memcpy(argv + 6, words->items, words->count * sizeof *argv);
-        memcpy(started, argv, sizeof started); /* not written to, whatever their type */
-        good = converse(started, &terms, why);
-    }
+    const struct conversation_terms terms = {.seconds = (double)INFINITY, .tick = tick, .user = b};
+    char *started[sizeof argv / sizeof *argv];
+    snprintf(script, size, SCRIPT, b->jobs->command);
+    snprintf(number, sizeof number, "%lld", (long long)worker);
+    b->terms->words(b->terms->user, task, words);
+    memcpy(argv + 6, words->items, words->count * sizeof *argv);
+    memcpy(started, argv, sizeof started); /* not written to, whatever their type */
+    const bool good = converse(started, &terms, why);
     free(script);
     free(words);
     return good;
@@ -160,12 +155,8 @@ static void *run_worker(void *argument) {
 /* ---- all of them ----------------------------------------------------------------------------- */
 
 static bool begin(struct board *b, attn_error *why) {
-    const ssize_t length = readlink("/proc/self/exe", b->attest, sizeof b->attest - 1);
     size_t left[JOB_TASKS_MOST];
-    if (length <= 0) {
-        return explain(why, "/proc/self/exe: %s", strerror(errno));
-    }
-    const bool good = b->terms->left(b->terms->user, left, why);
+    const bool good = program_path(b->attest, why) && b->terms->left(b->terms->user, left, why);
     for (size_t i = 0; good && i < b->terms->tasks; i++) {
         b->tasks[i].left = left[i];
         b->total += left[i];

@@ -135,6 +135,30 @@ void json_null(struct json *json, const char *key) {
     fputs("null", json->out);
 }
 
+void json_texts(struct json *json, const char *key, const char *const *texts, size_t count) {
+    json_open(json, key, '[');
+    for (size_t i = 0; i < count; i++) {
+        json_text(json, NULL, texts[i]);
+    }
+    json_close(json);
+}
+
+void json_ints(struct json *json, const char *key, const int64_t *values, size_t count) {
+    json_open(json, key, '[');
+    for (size_t i = 0; i < count; i++) {
+        json_int(json, NULL, values[i]);
+    }
+    json_close(json);
+}
+
+void json_reals(struct json *json, const char *key, const double *values, size_t count) {
+    json_open(json, key, '[');
+    for (size_t i = 0; i < count; i++) {
+        json_real(json, NULL, values[i]);
+    }
+    json_close(json);
+}
+
 void json_known_text(struct json *json, const char *key, const char *text) {
     json_text(json, key, text != NULL && text[0] != '\0' ? text : NULL);
 }

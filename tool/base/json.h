@@ -45,6 +45,11 @@ void json_real(struct json *json, const char *key, double value);
 void json_bool(struct json *json, const char *key, bool value);
 void json_null(struct json *json, const char *key);
 
+/* Lists. */
+void json_texts(struct json *json, const char *key, const char *const *texts, size_t count);
+void json_ints(struct json *json, const char *key, const int64_t *values, size_t count);
+void json_reals(struct json *json, const char *key, const double *values, size_t count);
+
 /* Null where nothing is known: "" or NULL, a number below 0. */
 void json_known_text(struct json *json, const char *key, const char *text);
 void json_known_int(struct json *json, const char *key, int64_t value);

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/json.h"
 #include "base/message.h"
 
@@ -33,10 +34,6 @@ static bool wrong(const struct reader *reader, const char *at, const char *what)
         }
     }
     return explain(reader->why, "line %d, column %d: %s", line, (int)(at - begin) + 1, what);
-}
-
-static bool no_memory(const struct reader *reader) {
-    return explain(reader->why, "out of memory");
 }
 
 static void skip_space(struct reader *reader) {
@@ -149,12 +146,10 @@ static char *read_string(struct reader *reader) {
     while (close < reader->end && *close != '"') {
         close += *close == '\\' && close + 1 < reader->end ? 2 : 1;
     }
-    char *text = malloc((size_t)(close - reader->at) + 1);
-    if (text == NULL) {
-        no_memory(reader);
-    } else if (!read_characters(reader, text)) {
+    char *text = must(malloc((size_t)(close - reader->at) + 1));
+    if (!read_characters(reader, text)) {
         free(text);
-        text = NULL;
+        return NULL;
     }
     return text;
 }
@@ -242,17 +237,10 @@ static void clear(struct json_value *value) {
     }
 }
 
-/* One more item, null; NULL: out of memory. Room doubles when the count is a power of two. */
+/* One more item, null. */
 static struct json_value *add_item(struct json_value *list) {
-    const size_t count = list->as.list.count;
-    if ((count & (count - 1)) == 0) {
-        const size_t room = count == 0 ? 1 : 2 * count;
-        struct json_value *items = realloc(list->as.list.items, room * sizeof *items);
-        if (items == NULL) {
-            return NULL;
-        }
-        list->as.list.items = items;
-    }
+    list->as.list.items =
+        grow(list->as.list.items, list->as.list.count, sizeof *list->as.list.items);
     struct json_value *item = &list->as.list.items[list->as.list.count++];
     *item = (struct json_value){.kind = JSON_NULL};
     return item;
@@ -301,9 +289,6 @@ static bool read_items(struct reader *reader, struct json_value *list) {
     }
     do {
         struct json_value *item = add_item(list);
-        if (item == NULL) {
-            return no_memory(reader);
-        }
         if ((object && !read_key(reader, item)) || !read_value(reader, item)) {
             return false;
         }
@@ -358,11 +343,7 @@ static bool read_value(struct reader *reader, struct json_value *value) {
 
 struct json_value *json_read(const char *text, size_t bytes, attn_error *why) {
     struct reader reader = {.text = text, .at = text, .end = text + bytes, .why = why};
-    struct json_value *document = calloc(1, sizeof *document);
-    if (document == NULL) {
-        no_memory(&reader);
-        return NULL;
-    }
+    struct json_value *document = must(calloc(1, sizeof *document));
     bool good = read_value(&reader, document);
     if (good) {
         skip_space(&reader);
@@ -373,6 +354,14 @@ struct json_value *json_read(const char *text, size_t bytes, attn_error *why) {
         json_free(document);
         return NULL;
     }
+    return document;
+}
+
+struct json_value *json_load(const char *path, attn_error *why) {
+    size_t bytes = 0;
+    char *text = file_read(path, &bytes, why);
+    struct json_value *document = text != NULL ? json_read(text, bytes, why) : NULL;
+    free(text);
     return document;
 }
 
@@ -463,22 +452,9 @@ void json_value_json(struct json *json, const struct json_value *value) {
     }
 }
 
-char *json_canonical(const struct json_value *document, size_t *bytes, attn_error *why) {
+char *json_canonical(const struct json_value *document, size_t *bytes) {
     char *text = NULL;
-    *bytes = 0;
-    FILE *out = open_memstream(&text, bytes);
-    if (out == NULL) {
-        explain(why, "out of memory");
-        return NULL;
-    }
-    struct json json = json_begin(out);
+    struct json json = json_begin(must(open_memstream(&text, bytes)));
     json_value_json(&json, document);
-    const bool lost = ferror(out) != 0;
-    if (fclose(out) != 0 || lost) {
-        explain(why, "out of memory");
-        free(text);
-        *bytes = 0;
-        return NULL;
-    }
-    return text;
+    return must(fclose(json.out) == 0 ? text : NULL);
 }

@@ -46,7 +46,8 @@ struct json_value {
 
 /* NULL and the reason; give it to json_free. */
 struct json_value *json_read(const char *text, size_t bytes, attn_error *why);
-void json_free(struct json_value *document); /* NULL is fine */
+struct json_value *json_load(const char *path, attn_error *why); /* the whole of a file */
+void json_free(struct json_value *document);                     /* NULL is fine */
 
 /* The value of a key; NULL where there is none, or where `object` is NULL or no object. */
 const struct json_value *json_at(const struct json_value *object, const char *key);
@@ -73,7 +74,7 @@ bool json_is_at(const struct json_value *object, const char *key, const char *te
 /* Writes it into a document, under its own key where it has one. */
 void json_value_json(struct json *json, const struct json_value *value);
 
-/* A terminated text for free(); NULL: out of memory. */
-char *json_canonical(const struct json_value *document, size_t *bytes, attn_error *why);
+/* A terminated text for free(). */
+char *json_canonical(const struct json_value *document, size_t *bytes);
 
 #endif /* ATTEST_BASE_JSON_READ_H */

@@ -8,34 +8,25 @@
 
 #include "base/message.h"
 
-bool memo_begin(struct memo *memo, attn_error *why) {
-    *memo = (struct memo){.file = NULL};
-    memo->file = open_memstream(&memo->text, &memo->bytes);
-    if (memo->file == NULL) {
-        return explain(why, "out of memory");
-    }
-    memo->json = json_begin(memo->file);
+void memo_begin(struct memo *memo) {
+    *memo = (struct memo){.text = NULL};
+    memo->json = json_begin(must(open_memstream(&memo->text, &memo->bytes)));
     json_open(&memo->json, NULL, '{');
-    return true;
 }
 
 struct json_value *memo_end(struct memo *memo, attn_error *why) {
-    struct json_value *document = NULL;
     while (memo->json.depth > 0) {
         json_close(&memo->json);
     }
-    if (fclose(memo->file) != 0) {
-        explain(why, "out of memory");
-    } else {
-        document = json_read(memo->text, memo->bytes, why);
-    }
+    must(fclose(memo->json.out) == 0 ? memo->text : NULL);
+    struct json_value *document = json_read(memo->text, memo->bytes, why);
     free(memo->text);
     return document;
 }
 
 char *memo_text(struct memo *memo, size_t *bytes, attn_error *why) {
     struct json_value *document = memo_end(memo, why);
-    char *text = document != NULL ? json_canonical(document, bytes, why) : NULL;
+    char *text = document != NULL ? json_canonical(document, bytes) : NULL;
     json_free(document);
     return text;
 }

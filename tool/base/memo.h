@@ -3,10 +3,9 @@
  * memo.h - writes a JSON object to memory, and gives it as a document or as text.
  *
  *     struct memo memo;
- *     if (memo_begin(&memo, &why)) {
- *         json_int(&memo.json, "answer", 42);
- *         char *text = memo_text(&memo, &bytes, &why);
- *     }
+ *     memo_begin(&memo);
+ *     json_int(&memo.json, "answer", 42);
+ *     char *text = memo_text(&memo, &bytes, &why);
  *
  * Invariant: the end closes open objects and lists, and frees the memo's memory.
  */
@@ -19,14 +18,13 @@
 #include "base/json_read.h"
 
 struct memo {
-    FILE *file;
     char *text;
     size_t bytes;
     struct json json;
 };
 
 /* The object is open. */
-bool memo_begin(struct memo *memo, attn_error *why);
+void memo_begin(struct memo *memo);
 
 /* Both end it. NULL and the reason; for json_free, and in canonical form for free(). */
 struct json_value *memo_end(struct memo *memo, attn_error *why);

@@ -4,9 +4,11 @@
  */
 #include "base/message.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 
 size_t utf8_length(const char *text, size_t left, uint32_t *character) {
@@ -82,6 +84,32 @@ bool explain(attn_error *why, const char *format, ...) {
         va_end(list);
     }
     return false;
+}
+
+bool ends_with(const char *text, const char *end) {
+    const size_t size = strlen(text), length = strlen(end);
+    return size > length && strcmp(text + size - length, end) == 0;
+}
+
+const char *last_line(char *text) {
+    for (size_t length = strlen(text); length > 0 && isspace((unsigned char)text[length - 1]);) {
+        text[--length] = '\0';
+    }
+    const char *line = strrchr(text, '\n');
+    return line != NULL ? line + 1 : text;
+}
+
+void *must(void *memory) {
+    if (memory == NULL) {
+        complain("out of memory");
+        exit(EXIT_BAD_INPUT);
+    }
+    return memory;
+}
+
+void *grow(void *list, size_t count, size_t size) {
+    const bool full = (count & (count - 1)) == 0;
+    return full ? must(realloc(list, (count > 0 ? 2 * count : 1) * size)) : list;
 }
 
 int flush_stdout(void) {

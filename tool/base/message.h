@@ -7,6 +7,7 @@
 #ifndef ATTEST_BASE_MESSAGE_H
 #define ATTEST_BASE_MESSAGE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -38,6 +39,20 @@ int complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* As complain, for the program's own functions that hand a sentence to their caller instead.
  * Returns false. */
 bool explain(attn_error *why, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+bool ends_with(const char *text, const char *end); /* with something before it */
+
+/* The last line of a text; cuts off the white space at its end. */
+const char *last_line(char *text);
+
+/* What an allocation gave. NULL ends the program with exit code 2: without memory for a list or a
+ * text it can do nothing useful. Tensors, which may be larger than the machine, have sentences of
+ * their own instead. */
+void *must(void *memory) __attribute__((returns_nonnull));
+
+/* A list of `count` items with room for one more: its room doubles where the count is a power of
+ * two. */
+void *grow(void *list, size_t count, size_t size) __attribute__((returns_nonnull));
 
 /* Flushes stdout; complains, and returns EXIT_BAD_INPUT, if anything written to it was lost. */
 int flush_stdout(void);

@@ -252,10 +252,7 @@ static bool read_header(FILE *in, const struct types *types, struct npy *array, 
         return explain(why, "has a header of %zu bytes, expected at most %d", length,
                        NPY_MAX_HEADER);
     }
-    char *text = malloc(length + 1);
-    if (text == NULL) {
-        return explain(why, "out of memory");
-    }
+    char *text = must(malloc(length + 1));
     text[length] = '\0';
     bool good = read_exactly(in, text, length, "its header", why);
     if (good && memchr(text, '\0', length) != NULL) {
@@ -297,7 +294,7 @@ static size_t bytes_left(FILE *in) {
 }
 
 /* A block of `capacity` bytes that begins with the first `used` of `old`, which is freed. */
-static char *grow(char *old, size_t used, size_t capacity) {
+static char *enlarge(char *old, size_t used, size_t capacity) {
     void *block = NULL;
     if (posix_memalign(&block, NPY_ALIGNMENT, capacity) != 0) {
         block = NULL;
@@ -327,7 +324,7 @@ static bool read_data(FILE *in, struct npy *array, attn_error *why) {
         if (left == SIZE_MAX && capacity > FIRST_CHUNK + 2 * used) {
             capacity = FIRST_CHUNK + 2 * used;
         }
-        data = grow(data, used, capacity);
+        data = enlarge(data, used, capacity);
         if (data == NULL) {
             return explain(why, "out of memory for %zu bytes of data", capacity);
         }

@@ -25,12 +25,16 @@ static const int FATAL_SIGNALS[] = {SIGINT,  SIGTERM, SIGHUP,  SIGQUIT,
                                     SIGALRM, SIGXCPU, SIGUSR1, SIGUSR2};
 enum { FATAL_COUNT = sizeof FATAL_SIGNALS / sizeof *FATAL_SIGNALS };
 
-static void remove_and_die(int signal_number) {
+static void remove_temporaries(void) {
     for (int i = 0; i < OUTPUT_MAX; i++) {
         if (temporaries[i].used) {
             unlink(temporaries[i].path);
         }
     }
+}
+
+static void remove_and_die(int signal_number) {
+    remove_temporaries();
     signal(signal_number, SIG_DFL);
     raise(signal_number);
 }
@@ -47,6 +51,7 @@ static void watch_signals(void) {
     }
     if (!watching) {
         signal(SIGXFSZ, SIG_IGN); /* a file too large is a failed write, and that is reported */
+        atexit(remove_temporaries);
     }
     watching = true;
 }
@@ -108,11 +113,7 @@ static bool open_target(struct output *output, bool standard, attn_error *why) {
     if (exists && !in_place) {
         (void)fchmod(file, info.st_mode & 0777);
     }
-    output->file = fdopen(file, "wb");
-    if (output->file == NULL) {
-        close(file);
-        return explain(why, "out of memory");
-    }
+    output->file = must(fdopen(file, "wb"));
     return true;
 }
 

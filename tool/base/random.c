@@ -4,9 +4,18 @@
  */
 #include "base/random.h"
 
-#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
 
-static const float TWO_PI = 6.2831853F;
+#include "base/message.h"
+
+uint64_t rng_fresh(void) {
+    uint64_t number = 0;
+    if (getentropy(&number, sizeof number) != 0) {
+        exit(complain("the system has no random numbers"));
+    }
+    return number;
+}
 
 /* A Weyl sequence, mixed until neighbours look unrelated (SplitMix64). */
 uint64_t rng_next(uint64_t *state) {
@@ -36,20 +45,8 @@ float rng_normal(uint64_t *state) {
     return (float)sum / 65536.0f - 6.0f;
 }
 
-/* Box and Muller's formula. */
-void random_normal(struct random *random, float *values, size_t count) {
-    for (size_t i = 0; i < count; i += 2) {
-        const uint64_t bits = rng_next(&random->state);
-        const float u = (float)((bits >> 40) + 1) * 0x1p-24F; /* 0 < u <= 1: its logarithm exists */
-        const float angle = TWO_PI * (float)(bits & 0xffffff) * 0x1p-24F;
-        const float radius = sqrtf(-2.0F * logf(u));
-        values[i] = radius * cosf(angle);
-        if (i + 1 < count) {
-            values[i + 1] = radius * sinf(angle);
-        }
+void rng_normals(uint64_t *state, float *values, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        values[i] = rng_normal(state);
     }
-}
-
-uint64_t random_below(struct random *random, uint64_t bound) {
-    return (rng_next(&random->state) >> 32) * bound >> 32;
 }

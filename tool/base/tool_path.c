@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/child.h"
+#include "base/file.h"
 #include "base/message.h"
 
 enum { VERSION_SECONDS = 30 };
@@ -60,11 +61,9 @@ bool tool_version(const char *path, const char *log, char *version, size_t size,
 bool tool_faults(char path[PATH_MAX], attn_error *why) {
     static const char *const PLACES[] = {"faults", "../libexec/attest/faults"};
     char self[PATH_MAX];
-    const ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (length <= 0) {
-        return explain(why, "/proc/self/exe: %s", strerror(errno));
+    if (!program_path(self, why)) {
+        return false;
     }
-    self[length] = '\0';
     *strrchr(self, '/') = '\0';
     for (size_t i = 0; i < sizeof PLACES / sizeof *PLACES; i++) {
         struct stat info;

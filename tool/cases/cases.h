@@ -171,10 +171,10 @@ int64_t sample_at_lse(const struct sample *sample, int64_t batch, int64_t head, 
 /* Must follow any change that a test makes to the inputs of a built sample. */
 void sample_touch(struct sample *sample);
 
-/* O and LSE back to 0xFF. */
+/* O and LSE, or the gradients that it has, back to 0xFF. */
 void sample_poison(struct sample *sample);
 
-/* NULL, or what is wrong: an input changed, a band or a gap written. */
+/* NULL, or what is wrong: an input changed, a band or a gap written, also of its gradients. */
 const char *sample_damage(const struct sample *sample);
 
 /* ---- gradients ------------------------------------------------------------------------------- */

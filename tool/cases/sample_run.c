@@ -27,6 +27,10 @@ void sample_touch(struct sample *s) {
 }
 
 void sample_poison(struct sample *s) {
+    if (s->gradients != NULL) {
+        gradients_poison(s->gradients, s);
+        return;
+    }
     memset(s->o.data, 0xFF, s->o.size);
     memset(s->lse.data, 0xFF, s->lse.size);
 }
@@ -68,7 +72,7 @@ const char *sample_damage(const struct sample *s) {
     if (s->recipe.lse && !view_intact(&lse, &s->lse)) {
         return "bytes between the rows of LSE were written";
     }
-    return NULL;
+    return s->gradients != NULL ? gradients_damage(s->gradients, s) : NULL;
 }
 
 /* ---- the result ------------------------------------------------------------------------------ */

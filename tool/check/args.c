@@ -82,11 +82,10 @@ bool check_bytes(const struct content *content, attn_error *why) {
 
 /* ---- kinds ----------------------------------------------------------------------------------- */
 
-static bool make_value(struct check_arg *arg, size_t bytes, size_t align, attn_error *why) {
+static void make_value(struct check_arg *arg, size_t bytes, size_t align) {
     arg->value_bytes = bytes;
     arg->align = align;
-    arg->value = calloc(bytes > 0 ? bytes : 1, 1);
-    return arg->value != NULL || explain(why, "out of memory");
+    arg->value = must(calloc(bytes > 0 ? bytes : 1, 1));
 }
 
 static bool parse_buffer(struct check_arg *arg, struct cursor *c, attn_error *why) {
@@ -106,9 +105,7 @@ static bool parse_bytes(struct check_arg *arg, const struct cursor *c, attn_erro
         strspn(c->at, "0123456789abcdefABCDEF") != length) {
         return explain(why, "bytes '%s', expected two hexadecimal digits for each", c->at);
     }
-    if (!make_value(arg, length / 2, 1, why)) {
-        return false;
-    }
+    make_value(arg, length / 2, 1);
     for (size_t i = 0; i < length / 2; i++) {
         const char two[3] = {c->at[2 * i], c->at[2 * i + 1], '\0'};
         arg->value[i] = (unsigned char)strtoul(two, NULL, 16);
@@ -124,17 +121,16 @@ static bool parse_scalar(struct check_arg *arg, struct cursor *c, attn_error *wh
                        (int)field_length(c), c->at, element_names());
     }
     c->at += field_length(c);
-    return make_value(arg, arg->content.type->bytes, arg->content.type->bytes, why) &&
-           take_colon(c, "type", why) && element_parse(arg->content.type, c->at, arg->value, why);
+    make_value(arg, arg->content.type->bytes, arg->content.type->bytes);
+    return take_colon(c, "type", why) && element_parse(arg->content.type, c->at, arg->value, why);
 }
 
 static bool parse_any(struct check_arg *arg, const char *label, const char *text, int depth,
                       attn_error *why);
 
-static bool make_parts(struct check_arg *arg, size_t count, attn_error *why) {
-    arg->parts = calloc(count, sizeof *arg->parts);
-    arg->part_count = arg->parts != NULL ? count : 0;
-    return arg->parts != NULL || explain(why, "out of memory");
+static void make_parts(struct check_arg *arg, size_t count) {
+    arg->parts = must(calloc(count, sizeof *arg->parts));
+    arg->part_count = count;
 }
 
 static bool parse_part(struct check_arg *arg, size_t index, const char *text, int depth,
@@ -156,8 +152,9 @@ static bool parse_struct(struct check_arg *arg, const struct cursor *c, int dept
     if (count > STRUCT_PARTS) {
         return explain(why, "a struct of %zu parts, expected at most %d", count, STRUCT_PARTS);
     }
-    char *copy = strdup(c->at), *rest = copy;
-    bool good = copy != NULL && make_parts(arg, count, why);
+    char *copy = must(strdup(c->at)), *rest = copy;
+    bool good = true;
+    make_parts(arg, count);
     for (size_t i = 0; good && i < count; i++) {
         good = parse_part(arg, i, strsep(&rest, ","), depth, why);
     }
@@ -167,7 +164,8 @@ static bool parse_struct(struct check_arg *arg, const struct cursor *c, int dept
         align = part->align > align ? part->align : align;
         bytes = (bytes + part->align - 1) / part->align * part->align + part->value_bytes;
     }
-    return good && make_value(arg, (bytes + align - 1) / align * align, align, why);
+    make_value(arg, (bytes + align - 1) / align * align, align);
+    return good;
 }
 
 /* "TYPE:D0xD1:FILL", a C-contiguous array: meminfo, parent, items, bytes of an item, data, shape,
@@ -216,9 +214,7 @@ static bool parse_pointers(struct check_arg *arg, struct cursor *c, int depth, a
         return explain(why, "%llu pointers, expected 1 to %d", (unsigned long long)count,
                        POINTERS_MOST);
     }
-    if (!make_parts(arg, (size_t)count, why)) {
-        return false;
-    }
+    make_parts(arg, (size_t)count);
     for (size_t i = 0; i < count; i++) {
         char part[512], seed[32] = "";
         const size_t length = strlen(c->at);
@@ -235,7 +231,8 @@ static bool parse_pointers(struct check_arg *arg, struct cursor *c, int depth, a
             return explain(why, "%s is no pointer, expected buf or ptr", arg->parts[i].label);
         }
     }
-    return make_value(arg, sizeof arg->memory, sizeof arg->memory, why);
+    make_value(arg, sizeof arg->memory, sizeof arg->memory);
+    return true;
 }
 
 static bool parse_any(struct check_arg *arg, const char *label, const char *text, int depth,
@@ -269,10 +266,11 @@ static bool parse_any(struct check_arg *arg, const char *label, const char *text
     }
     switch (arg->kind) {
     case CHECK_BUFFER:
-        return make_value(arg, sizeof arg->memory, sizeof arg->memory, why) &&
-               parse_buffer(arg, &c, why);
+        make_value(arg, sizeof arg->memory, sizeof arg->memory);
+        return parse_buffer(arg, &c, why);
     case CHECK_TENSOR:
-        return make_value(arg, CHECK_MAP_BYTES, 64, why) && check_tensor_parse(arg, &c, why);
+        make_value(arg, CHECK_MAP_BYTES, 64);
+        return check_tensor_parse(arg, &c, why);
     case CHECK_STRUCT:
         if (strcmp(name, "numba") != 0) {
             return parse_struct(arg, &c, depth, why);
@@ -285,8 +283,9 @@ static bool parse_any(struct check_arg *arg, const char *label, const char *text
     if (strcmp(name, "ptrs") == 0) {
         return parse_pointers(arg, &c, depth, why);
     }
-    return make_parts(arg, 1, why) && parse_part(arg, 0, c.at, depth, why) &&
-           make_value(arg, sizeof arg->memory, sizeof arg->memory, why);
+    make_parts(arg, 1);
+    make_value(arg, sizeof arg->memory, sizeof arg->memory);
+    return parse_part(arg, 0, c.at, depth, why);
 }
 
 bool check_arg_parse(struct check_arg *arg, size_t index, const char *text, attn_error *why) {
@@ -343,10 +342,7 @@ static bool allocate(struct check_arg *arg, vgpu *gpu, const void *from, size_t 
 
 static bool point(struct check_arg *arg, vgpu *gpu, attn_error *why) {
     const size_t bytes = gather(arg, NULL);
-    unsigned char *values = calloc(bytes + 1, 1);
-    if (values == NULL) {
-        return explain(why, "out of memory");
-    }
+    unsigned char *values = must(calloc(bytes + 1, 1));
     gather(arg, values);
     const bool good = allocate(arg, gpu, values, bytes, why);
     free(values);

@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/message.h"
 #include "base/output.h"
 #include "base/sha256.h"
 
@@ -74,12 +75,11 @@ char *cache_load(const char *command, size_t *size, char **files) {
     size_t bytes = 0;
     *files = NULL;
     char *text = cache_path(command, path) ? file_read(path, &bytes, &why) : NULL;
-    char *list = text != NULL ? calloc(bytes + 1, 1) : NULL;
-    if (list == NULL || strncmp(text, HEAD, sizeof HEAD - 1) != 0) {
+    if (text == NULL || strncmp(text, HEAD, sizeof HEAD - 1) != 0) {
         free(text);
-        free(list);
         return NULL;
     }
+    char *list = must(calloc(bytes + 1, 1));
     const char *line = text + sizeof HEAD - 1, *end;
     while ((end = strchr(line, '\n')) != NULL && end != line &&
            is_unchanged(line, end, name, sizeof name)) {

@@ -185,13 +185,8 @@ int verb_nvcc(int argc, char **argv) {
         complain("nvcc: not run: %s", why.text);
         return EXIT_NOT_RUN;
     }
-    char **words = calloc((size_t)argc * 2 + 8, sizeof *words);
-    char(*ptx)[64] = calloc((size_t)argc + 1, sizeof *ptx);
-    if (words == NULL || ptx == NULL) {
-        free(words);
-        free(ptx);
-        return complain("nvcc: out of memory");
-    }
+    char **words = must(calloc((size_t)argc * 2 + 8, sizeof *words));
+    char(*ptx)[64] = must(calloc((size_t)argc + 1, sizeof *ptx));
     const char *const own[] = {nvcc, "-cudart", "shared", "-lineinfo", "-no-compress"};
     size_t count = sizeof own / sizeof *own;
     memcpy(words, own, sizeof own);

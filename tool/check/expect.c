@@ -77,10 +77,7 @@ bool check_expect_parse(struct check_expect *expect, const char *text, const str
         !(expect->tolerance >= 0)) {
         return explain(why, "'%s', expected N:file.npy:ATOL with an ATOL of 0 or more", text);
     }
-    expect->path = strndup(rest, (size_t)(colon - rest));
-    if (expect->path == NULL) {
-        return explain(why, "out of memory");
-    }
+    expect->path = must(strndup(rest, (size_t)(colon - rest)));
     return load_expected(expect, expect->arg, why);
 }
 
@@ -181,14 +178,9 @@ bool check_dump_parse(struct check_dump *dump, const char *text, const struct ch
 
 static bool write_array(const char *path, const struct npy *array, attn_error *why) {
     struct output output;
-    attn_error fault;
-    bool good = output_open(&output, path, &fault);
-    if (good && !npy_write(output.file, array)) {
-        good = explain(&fault, "%s", strerror(errno));
-    }
-    good = good && output_finish(&output, &fault) && output_publish(&output, &fault);
-    output_discard(&output);
-    return good || explain(why, "%s: %s", path, fault.text);
+    const bool good = output_open(&output, path, why) &&
+                      (npy_write(output.file, array) || explain(why, "%s", strerror(errno)));
+    return output_end(&output, path, good, why);
 }
 
 bool check_dump_write(const struct check_dump *dump, vgpu *gpu, attn_error *why) {

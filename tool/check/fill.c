@@ -175,10 +175,7 @@ bool check_symbol_parse(struct check_symbol *symbol, const vgpu_module *module, 
     if (equals == NULL || equals == text) {
         return explain(why, "'%s', expected NAME=FILL or NAME=TYPE:FILL", text);
     }
-    symbol->name = strndup(text, (size_t)(equals - text));
-    if (symbol->name == NULL) {
-        return explain(why, "out of memory");
-    }
+    symbol->name = must(strndup(text, (size_t)(equals - text)));
     if (vgpu_symbol(module, symbol->name, &symbol->memory, &bytes, &type, &fault) != VGPU_OK) {
         return explain(why, "%.300s", fault.text);
     }

@@ -20,11 +20,6 @@
 
 enum { COMPILE_SECONDS = 600, NEWEST = 90 };
 
-static bool ends_with(const char *text, const char *end) {
-    const size_t a = strlen(text), b = strlen(end);
-    return a > b && strcmp(text + (a - b), end) == 0;
-}
-
 /* ---- nvcc ------------------------------------------------------------------------------------ */
 
 bool source_nvcc(char path[PATH_MAX], attn_error *why) {
@@ -246,11 +241,9 @@ enum source_result source_read(const char *path, int sm, struct source *source, 
         return SOURCE_BAD;
     }
     const size_t length = strlen(path);
-    source->files = malloc(length + 2);
-    source->ptx = source->files != NULL ? file_read(path, &source->size, why) : NULL;
-    if (source->files != NULL) {
-        memcpy(source->files, path, length);
-        memcpy(source->files + length, "\n", 2);
-    }
+    source->files = must(malloc(length + 2));
+    source->ptx = file_read(path, &source->size, why);
+    memcpy(source->files, path, length);
+    memcpy(source->files + length, "\n", 2);
     return source->ptx != NULL ? SOURCE_READ : SOURCE_BAD;
 }

@@ -79,9 +79,8 @@ bool sweep_add(struct sweep *sweep, const char *text, attn_error *why) {
     }
     struct sweep_variable *variable = &sweep->variables[sweep->count++];
     memcpy(variable->name, text, length);
-    variable->values = calloc(SWEEP_VALUES, sizeof *variable->values);
-    return variable->values != NULL ? read_values(variable, text + length + 1, why)
-                                    : explain(why, "out of memory");
+    variable->values = must(calloc(SWEEP_VALUES, sizeof *variable->values));
+    return read_values(variable, text + length + 1, why);
 }
 
 void sweep_free(struct sweep *sweep) {
@@ -221,12 +220,8 @@ static bool is_expression(const struct sweep *sweep, const char *at, const char 
 
 char *sweep_expand(const struct sweep *sweep, const char *text, attn_error *why) {
     const size_t room = 24 * (strlen(text) + 1); /* a number for each character */
-    char *made = malloc(room);
+    char *made = must(malloc(room));
     size_t used = 0;
-    if (made == NULL) {
-        explain(why, "out of memory");
-        return NULL;
-    }
     for (const char *at = text;;) {
         const size_t length = strcspn(at, ":,x.");
         if (is_expression(sweep, at, at + length)) {

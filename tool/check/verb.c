@@ -349,10 +349,7 @@ static enum args_result parse_words(struct check *c, int argc, char **argv) {
 }
 
 int verb_check(int argc, char **argv) {
-    struct check *c = calloc(1, sizeof *c);
-    if (c == NULL) {
-        return complain("check: out of memory");
-    }
+    struct check *c = must(calloc(1, sizeof *c));
     c->async = "eager";
     const enum args_result parsed = parse_words(c, argc, argv);
     int status = parsed == ARGS_HELP ? EXIT_DONE : EXIT_BAD_INPUT;

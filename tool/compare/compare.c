@@ -51,26 +51,25 @@ static struct interval read_us(const struct json_value *raw) {
     const struct json_value *ns = json_at(raw, "ns");
     const double repeats = (double)json_int_at(raw, "repeats", 1);
     const size_t count = json_count_of(ns);
-    struct interval us = {(double)NAN, (double)NAN, (double)NAN};
-    double *samples = calloc(count + 1, sizeof *samples);
-    for (size_t i = 0; samples != NULL && i < count; i++) {
+    double *samples = must(calloc(count + 1, sizeof *samples));
+    for (size_t i = 0; i < count; i++) {
         samples[i] = json_number_of(json_item(ns, i)) * 1e-3 / repeats;
     }
-    if (samples != NULL) {
-        us = median_bounds(samples, count);
-    }
+    const struct interval us = median_bounds(samples, count);
     free(samples);
     return us;
 }
 
-static bool read_timing(const struct pack_report *report, const struct report_timing *from,
+static void read_timing(const struct pack_report *report, const struct report_timing *from,
                         struct timing *timing) {
     const char *hardware = plan_model(report->pack.plan, from->device);
     hardware = hardware != NULL ? hardware : "?";
     timing->us = read_us(from->raw);
     timing->place = strlen(hardware) + strlen(from->device) + strlen(" |  | ");
-    return asprintf(&timing->key, "%s | %s | %s | %s %s | %s", hardware, from->device, from->text,
-                    from->mode, from->cache, from->variant) >= 0;
+    must(asprintf(&timing->key, "%s | %s | %s | %s %s | %s", hardware, from->device, from->text,
+                  from->mode, from->cache, from->variant) > 0
+             ? timing->key
+             : NULL);
 }
 
 static int by_key(const void *a, const void *b) {
@@ -78,15 +77,9 @@ static int by_key(const void *a, const void *b) {
 }
 
 bool timings_of(const struct pack_report *report, struct timings *timings, attn_error *why) {
-    *timings = (struct timings){calloc(report->timing_count + 1, sizeof *timings->items), 0};
-    for (size_t i = 0; timings->items != NULL && i < report->timing_count; i++) {
-        if (!read_timing(report, &report->timings[i], &timings->items[i])) {
-            return explain(why, "out of memory");
-        }
-        timings->count++;
-    }
-    if (timings->items == NULL) {
-        return explain(why, "out of memory");
+    *timings = (struct timings){must(calloc(report->timing_count + 1, sizeof *timings->items)), 0};
+    for (; timings->count < report->timing_count; timings->count++) {
+        read_timing(report, &report->timings[timings->count], &timings->items[timings->count]);
     }
     qsort(timings->items, timings->count, sizeof *timings->items, by_key);
     for (size_t i = 1; i < timings->count; i++) {
@@ -124,13 +117,10 @@ static struct match match_one(const struct timing *old, const struct timing *new
     return match;
 }
 
-bool match_timings(const struct timings *old, const struct timings *new, double margin,
-                   struct matches *matches, attn_error *why) {
+void match_timings(const struct timings *old, const struct timings *new, double margin,
+                   struct matches *matches) {
     *matches =
-        (struct matches){calloc(old->count + new->count + 1, sizeof *matches->items), 0, {0}};
-    if (matches->items == NULL) {
-        return explain(why, "out of memory");
-    }
+        (struct matches){must(calloc(old->count + new->count + 1, sizeof *matches->items)), 0, {0}};
     for (size_t i = 0, j = 0; i < old->count || j < new->count;) {
         const int order = i == old->count   ? 1
                           : j == new->count ? -1
@@ -145,5 +135,4 @@ bool match_timings(const struct timings *old, const struct timings *new, double 
         i += order <= 0;
         j += order >= 0;
     }
-    return true;
 }

@@ -61,8 +61,8 @@ struct matches {
 };
 
 /* items is for free(). */
-bool match_timings(const struct timings *old, const struct timings *new, double margin,
-                   struct matches *matches, attn_error *why);
+void match_timings(const struct timings *old, const struct timings *new, double margin,
+                   struct matches *matches);
 
 /* ---- the ratchet file (ratchet.c) ------------------------------------------------------------ */
 

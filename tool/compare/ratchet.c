@@ -41,8 +41,8 @@ static bool read_entry(const struct json_value *item, struct timing *timing, att
     }
     timing->us = us;
     timing->place = (size_t)(problem - item->key) + 3;
-    timing->key = strdup(item->key);
-    return timing->key != NULL || explain(why, "out of memory");
+    timing->key = must(strdup(item->key));
+    return true;
 }
 
 /* json_read has sorted the keys and refused one that is there twice. */
@@ -53,10 +53,7 @@ static bool read_entries(const struct json_value *document, struct timings *timi
         document->as.list.count != 2) {
         return explain(why, "expected an object of schema " SCHEMA " and us");
     }
-    timings->items = calloc(us->as.list.count + 1, sizeof *timings->items);
-    if (timings->items == NULL) {
-        return explain(why, "out of memory");
-    }
+    timings->items = must(calloc(us->as.list.count + 1, sizeof *timings->items));
     bool good = true;
     for (size_t i = 0; good && i < us->as.list.count; i++) {
         good = read_entry(json_item(us, i), &timings->items[i], why);

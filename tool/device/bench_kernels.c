@@ -111,11 +111,7 @@ static size_t size_of_l2(const struct bench_kernels *kernels, const char *device
 
 struct bench_kernels *bench_kernels_open(const attn_context *context, const char *device,
                                          attn_error *why) {
-    struct bench_kernels *kernels = calloc(1, sizeof *kernels);
-    if (kernels == NULL) {
-        explain(why, "out of memory for the kernels of the benchmark");
-        return NULL;
-    }
+    struct bench_kernels *kernels = must(calloc(1, sizeof *kernels));
     if (!driver_load(&kernels->driver, context, why) ||
         !succeeded(kernels,
                    kernels->driver.load(&kernels->library, BENCH_KERNELS_PTX, NULL, NULL, 0, NULL,

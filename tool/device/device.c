@@ -29,7 +29,7 @@ struct device {
     int ordinal;   /* the driver's own number of the GPU */
     void *context; /* its primary context; NULL until retained */
     void **blocks; /* what device_alloc gave and device_free did not take back */
-    size_t count, room;
+    size_t count;
 };
 
 static bool succeeded(const struct device *device, int error, const char *call, attn_error *why) {
@@ -50,11 +50,7 @@ static bool open_gpu(struct device *device, attn_context *context, const char *n
 }
 
 struct device *device_open(attn_context *context, const char *name, attn_error *why) {
-    struct device *device = calloc(1, sizeof *device);
-    if (device == NULL) {
-        explain(why, "out of memory for a device");
-        return NULL;
-    }
+    struct device *device = must(calloc(1, sizeof *device));
     device->gpu = strncmp(name, "cuda", 4) == 0;
     if (device->gpu && !open_gpu(device, context, name, why)) {
         device_close(device);
@@ -111,18 +107,9 @@ static void raw_free(struct device *device, void *memory) {
 }
 
 void *device_alloc(struct device *device, size_t bytes, attn_error *why) {
-    if (device->count == device->room) {
-        const size_t room = device->room > 0 ? 2 * device->room : 16;
-        void **blocks = realloc(device->blocks, room * sizeof *blocks);
-        if (blocks == NULL) {
-            explain(why, "out of memory for a list of %zu blocks", room);
-            return NULL;
-        }
-        device->blocks = blocks;
-        device->room = room;
-    }
     void *memory = raw_alloc(device, bytes, why);
     if (memory != NULL) {
+        device->blocks = grow(device->blocks, device->count, sizeof *device->blocks);
         device->blocks[device->count++] = memory;
     }
     return memory;

@@ -83,11 +83,10 @@ bool image_decompress(attn_image *image, attn_error *why) {
     if (found == NULL) {
         size_t bytes = 0;
         void *cubin = fatbin_cubin(image->data, image->bytes, &bytes, why);
-        found = cubin != NULL ? malloc(sizeof *found) : NULL;
-        if (found == NULL) {
-            free(cubin);
-            return cubin != NULL ? explain(why, "out of memory for a cubin") : false;
+        if (cubin == NULL) {
+            return false;
         }
+        found = must(malloc(sizeof *found));
         *found = (struct decompressed){image->data, cubin, bytes, first};
         first = found;
     }

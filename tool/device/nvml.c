@@ -106,11 +106,7 @@ static bool find_device(struct nvml *nvml, const attn_context *context, const ch
 }
 
 struct nvml *nvml_open(const attn_context *context, const char *device, attn_error *why) {
-    struct nvml *nvml = calloc(1, sizeof *nvml);
-    if (nvml == NULL) {
-        explain(why, "out of memory for NVML");
-        return NULL;
-    }
+    struct nvml *nvml = must(calloc(1, sizeof *nvml));
     nvml->ready = load(nvml, why) && succeeded(nvml, nvml->functions.init(), "nvmlInit", why);
     if (!nvml->ready || !find_device(nvml, context, device, why)) {
         nvml_close(nvml);

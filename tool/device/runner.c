@@ -211,61 +211,48 @@ void *allocate_aligned(size_t bytes) {
 
 /* ---- the check ------------------------------------------------------------------------------- */
 
-/* Rows that the reference computes within `budget` operations, counted as if it saw every key. */
-static int64_t affordable_rows(const attn_problem *problem, int64_t total, double budget) {
-    const double row =
-        2.0 * (double)problem->seq_kv * (double)(problem->head_dim + problem->head_dim_v);
-    const double rows = row > 0 ? budget / row : (double)total;
-    if (rows >= (double)total) {
-        return total;
-    }
-    const int64_t least = total < MIN_SAMPLED_ROWS ? total : MIN_SAMPLED_ROWS;
-    return rows > (double)least ? (int64_t)rows : least;
-}
-
-/* Which of `total` rows of an output: all (NULL), or `*count` of them. False: out of memory. */
-static bool sample_rows(const attn_problem *problem, int gradient, uint64_t seed, int64_t total,
-                        double budget, int64_t *count, attn_row **rows, attn_error *why) {
-    *rows = NULL;
-    *count = affordable_rows(problem, total, budget);
-    if (*count == total) {
-        return true;
-    }
-    *rows = malloc((size_t)*count * sizeof **rows);
-    if (*rows == NULL) {
-        return explain(why, "out of memory for %lld rows", (long long)*count);
-    }
-    const attn_status status = gradient < 0
-                                   ? attn_rows_sample(problem, seed, *rows, (size_t)*count, why)
-                                   : attn_gradient_sample(problem, (attn_gradient)gradient, seed,
-                                                          *rows, (size_t)*count, why);
-    /* of dK and dV rows of one head: each needs the softmax of every query of its group */
-    for (int64_t i = 1; gradient > ATTN_GRADIENT_Q && i < *count; i++) {
-        (*rows)[i].batch = (*rows)[0].batch;
-        (*rows)[i].head = (*rows)[0].head;
+bool rows_draw(const attn_problem *problem, int gradient, bool one_head, uint64_t seed,
+               attn_row *rows, size_t count, attn_error *why) {
+    const attn_status status = gradient < 0 ? attn_rows_sample(problem, seed, rows, count, why)
+                                            : attn_gradient_sample(problem, (attn_gradient)gradient,
+                                                                   seed, rows, count, why);
+    for (size_t i = 1; one_head && i < count; i++) {
+        rows[i].batch = rows[0].batch;
+        rows[i].head = rows[0].head;
     }
     return status == ATTN_OK;
 }
 
-/* gradient < 0: O and LSE. */
-static bool verify_output(const struct runner *runner, const attn_problem *p,
-                          const attn_tensors *tensors, int gradient, uint64_t seed, double budget,
-                          struct verdict *verdict, attn_error *why) {
-    attn_row shape = {p->batch, p->heads_q, p->seq_q}, *rows;
-    int64_t cols, count;
+/* Rows that the reference computes within `budget` operations, counted as if it saw every key. */
+static double affordable_rows(const attn_problem *problem, double budget) {
+    const double row =
+        2.0 * (double)problem->seq_kv * (double)(problem->head_dim + problem->head_dim_v);
+    return row > 0 ? fmax(MIN_SAMPLED_ROWS, budget / row) : (double)INFINITY;
+}
+
+bool verify_output(const attn_context *context, const attn_problem *p, const attn_tensors *tensors,
+                   int gradient, uint64_t seed, double most, struct verdict *verdict,
+                   attn_error *why) {
+    attn_row shape = {p->batch, p->heads_q, p->seq_q}, *rows = NULL;
+    int64_t cols;
     *verdict = (struct verdict){.comparison.size = sizeof verdict->comparison};
     if (gradient >= 0 &&
         attn_gradient_shape(p, (attn_gradient)gradient, &shape, &cols, why) != ATTN_OK) {
         return false;
     }
-    verdict->rows_total = shape.batch * shape.head * shape.row;
-    bool good = sample_rows(p, gradient, seed, verdict->rows_total, budget, &count, &rows, why);
+    const int64_t total = shape.batch * shape.head * shape.row;
+    const int64_t count = most < (double)total ? (int64_t)most : total;
+    bool good = true;
+    if (count < total) {
+        rows = must(malloc((size_t)count * sizeof *rows));
+        good = rows_draw(p, gradient, gradient > ATTN_GRADIENT_Q, seed, rows, (size_t)count, why);
+    }
+    verdict->rows_total = total;
     verdict->rows = count;
     good = good &&
            (gradient < 0
-                ? attn_verify(runner->context, p, tensors, rows, (size_t)count,
-                              &verdict->comparison, why)
-                : attn_verify_backward(runner->context, p, tensors, (attn_gradient)gradient, rows,
+                ? attn_verify(context, p, tensors, rows, (size_t)count, &verdict->comparison, why)
+                : attn_verify_backward(context, p, tensors, (attn_gradient)gradient, rows,
                                        (size_t)count, &verdict->comparison, why)) == ATTN_OK;
     free(rows);
     return good;
@@ -290,7 +277,8 @@ bool runner_verify(const struct runner *runner, const attn_tensors *tensors, uin
     for (int gradient = backward ? ATTN_GRADIENT_Q : -1;
          good && gradient <= (backward ? ATTN_GRADIENT_V : -1); gradient++) {
         struct verdict one;
-        good = verify_output(runner, &problem, tensors, gradient, seed, budget, &one, why);
+        good = verify_output(runner->context, &problem, tensors, gradient, seed,
+                             affordable_rows(&problem, budget), &one, why);
         if (rows == 0 || errs_more(&one.comparison, &verdict->comparison)) {
             *verdict = one;
         }

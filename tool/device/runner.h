@@ -73,6 +73,17 @@ struct verdict {
     double most_allowed;      /* max_allowed of the output that has the largest */
 };
 
+/* `count` rows of O (gradient below 0) or of a gradient; one_head: of dK and dV rows of one head,
+ * each of which needs the softmax of every query of its group. */
+bool rows_draw(const attn_problem *problem, int gradient, bool one_head, uint64_t seed,
+               attn_row *rows, size_t count, attn_error *why);
+
+/* Compares O (gradient below 0) and the LSE, or a gradient, in the host's memory with the
+ * reference, on at most so many rows. The problem is resolved. */
+bool verify_output(const attn_context *context, const attn_problem *problem,
+                   const attn_tensors *tensors, int gradient, uint64_t seed, double most,
+                   struct verdict *verdict, attn_error *why);
+
 /* Compares O (and the LSE, where tensors has one), or dQ, dK and dV, in the host's memory, with the
  * reference: on all rows where `budget` operations suffice for them, else on a sample of at least
  * 64, chosen by `seed`, of dK and dV in one head. The comparison is that of the output which errs

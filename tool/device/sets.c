@@ -155,13 +155,13 @@ int sets_that_stay(const struct bench_sets *sets) {
 
 /* ---- inputs ---------------------------------------------------------------------------------- */
 
-void fill_normal(struct random *random, attn_dtype dtype, void *values, int64_t count) {
+void fill_normal(uint64_t *rng, attn_dtype dtype, void *values, int64_t count) {
     const size_t size = attn_dtype_size(dtype);
     const int64_t drawn = count < PERIOD ? count : PERIOD;
     float chunk[CHUNK];
     for (int64_t done = 0; done < drawn; done += CHUNK) {
         const size_t n = (size_t)(drawn - done < CHUNK ? drawn - done : CHUNK);
-        random_normal(random, chunk, n);
+        rng_normals(rng, chunk, n);
         attn_from_float(dtype, (char *)values + (size_t)done * size, chunk, n);
     }
     for (int64_t done = drawn; done < count; done += drawn) {
@@ -171,16 +171,16 @@ void fill_normal(struct random *random, attn_dtype dtype, void *values, int64_t 
 }
 
 /* Hides every other key, at random: no tile is empty, and none is full. */
-void fill_mask(struct random *random, uint8_t *mask, int64_t count) {
+void fill_mask(uint64_t *rng, uint8_t *mask, int64_t count) {
     for (int64_t i = 0; i < count; i++) {
-        mask[i] = (uint8_t)random_below(random, 2);
+        mask[i] = (uint8_t)rng_range(rng, 0, 1);
     }
 }
 
 /* The pages of all sequences in random order; every key is used. */
-static void fill_table(struct random *random, int32_t *table, int64_t count) {
+static void fill_table(uint64_t *rng, int32_t *table, int64_t count) {
     for (int64_t i = 0; i < count; i++) {
-        const int64_t from = (int64_t)random_below(random, (uint64_t)i + 1);
+        const int64_t from = rng_range(rng, 0, i);
         table[i] = table[from];
         table[from] = (int32_t)i;
     }
@@ -205,15 +205,15 @@ static bool make_options(struct bench_sets *sets, attn_error *why) {
             return explain(why, "out of memory for the tensors");
         }
         if (i == MASK) {
-            fill_mask(&sets->random, host[i], 4 * count[i]);
+            fill_mask(&sets->rng, host[i], 4 * count[i]);
         } else if (i == TABLE) {
-            fill_table(&sets->random, host[i], count[i]);
+            fill_table(&sets->rng, host[i], count[i]);
         } else if (i == USED) {
             for (int64_t b = 0; b < p->batch; b++) {
                 ((int32_t *)host[i])[b] = (int32_t)p->seq_kv;
             }
         } else {
-            fill_normal(&sets->random, ATTN_FP32, host[i], count[i]);
+            fill_normal(&sets->rng, ATTN_FP32, host[i], count[i]);
         }
         device[i] = on_gpu(sets) ? device_copy(sets, host[i], count[i], ATTN_FP32, why) : host[i];
         if (device[i] == NULL) {
@@ -306,7 +306,7 @@ bool sets_make(struct bench_sets *sets, int set, attn_error *why) {
         return false;
     }
     for (int i = 0; i < sets->input_count; i++) {
-        fill_normal(&sets->random, sets->list[i].dtype, set_pointer(&sets->host, &sets->list[i]),
+        fill_normal(&sets->rng, sets->list[i].dtype, set_pointer(&sets->host, &sets->list[i]),
                     sets->list[i].count);
     }
     if (on_gpu(sets)) {
@@ -335,7 +335,7 @@ bool sets_make(struct bench_sets *sets, int set, attn_error *why) {
 /* ---- outputs --------------------------------------------------------------------------------- */
 
 /* A pattern of ones is NaN in every dtype. */
-bool sets_poison(struct bench_sets *sets, int set, void *stream, attn_error *why) {
+static bool poison(struct bench_sets *sets, int set, void *stream, attn_error *why) {
     bool good = true;
     for (int i = sets->input_count; good && i < sets->tensor_count; i++) {
         void *output = set_pointer(&sets->tensors[set], &sets->list[i]);
@@ -346,6 +346,14 @@ bool sets_poison(struct bench_sets *sets, int set, void *stream, attn_error *why
         } else {
             memset(output, 0xff, bytes);
         }
+    }
+    return good;
+}
+
+bool sets_poison(struct bench_sets *sets, int first, int count, void *stream, attn_error *why) {
+    bool good = true;
+    for (int i = 0; good && i < count; i++) {
+        good = poison(sets, (first + i) % sets->count, stream, why);
     }
     return good;
 }
@@ -386,7 +394,7 @@ static int64_t words_differing(const void *a, const void *b, size_t bytes) {
     return count;
 }
 
-bool sets_compare(struct bench_sets *sets, int set, void *stream, attn_error *why) {
+static bool compare(struct bench_sets *sets, int set, void *stream, attn_error *why) {
     bool good = true;
     for (int i = sets->input_count; good && i < sets->tensor_count; i++) {
         const void *output = set_pointer(&sets->tensors[set], &sets->list[i]);
@@ -397,6 +405,14 @@ bool sets_compare(struct bench_sets *sets, int set, void *stream, attn_error *wh
         } else {
             sets->differing_here += words_differing(output, sets->expected[set][i], bytes);
         }
+    }
+    return good;
+}
+
+bool sets_compare(struct bench_sets *sets, int first, int count, void *stream, attn_error *why) {
+    bool good = true;
+    for (int i = 0; good && i < count; i++) {
+        good = compare(sets, (first + i) % sets->count, stream, why);
     }
     return good;
 }

@@ -44,7 +44,7 @@ struct bench_sets {
     void *host_blocks[MAX_SETS * SET_BLOCKS + 5]; /* everything to be freed; the options', too */
     void *device_blocks[MAX_SETS * SET_BLOCKS + 6];
     int host_count, device_count;
-    struct random random;
+    uint64_t rng;
 };
 
 /* The tensor of a set, in the host's memory or the device's. */
@@ -61,8 +61,8 @@ bool sets_make(struct bench_sets *sets, int set, attn_error *why);
 bool sets_forward(struct bench_sets *sets, int set, attn_error *why);
 void sets_free(struct bench_sets *sets);
 
-/* On a GPU asynchronous on the stream. */
-bool sets_poison(struct bench_sets *sets, int set, void *stream, attn_error *why);
+/* Of `count` sets, from the first one on, in turn. On a GPU asynchronous on the stream. */
+bool sets_poison(struct bench_sets *sets, int first, int count, void *stream, attn_error *why);
 
 /* Brings the outputs of a set to the host's tensors, and waits for them. */
 bool sets_fetch(struct bench_sets *sets, int set, attn_error *why);
@@ -70,8 +70,8 @@ bool sets_fetch(struct bench_sets *sets, int set, attn_error *why);
 /* The outputs in the host's tensors are those that the set must have from now on. */
 bool sets_expect(struct bench_sets *sets, int set, attn_error *why);
 
-/* Counts the words in which the outputs are others: asynchronous on a GPU. */
-bool sets_compare(struct bench_sets *sets, int set, void *stream, attn_error *why);
+/* Counts the words in which the outputs are others: of sets in turn, and asynchronous on a GPU. */
+bool sets_compare(struct bench_sets *sets, int first, int count, void *stream, attn_error *why);
 
 /* How many have been counted since the last time; below 0 on failure. Waits. */
 int64_t sets_differing(struct bench_sets *sets, attn_error *why);
@@ -86,7 +86,7 @@ int64_t sets_nans(const struct bench_sets *sets);
 int sets_that_stay(const struct bench_sets *sets);
 
 /* What inputs are filled with: numbers of N(0, 1); a mask that hides half of the keys. */
-void fill_normal(struct random *random, attn_dtype dtype, void *values, int64_t count);
-void fill_mask(struct random *random, uint8_t *mask, int64_t count);
+void fill_normal(uint64_t *rng, attn_dtype dtype, void *values, int64_t count);
+void fill_mask(uint64_t *rng, uint8_t *mask, int64_t count);
 
 #endif /* ATTEST_DEVICE_SETS_H */

@@ -267,16 +267,12 @@ static double host_cost(struct timer *timer, double one, attn_error *why) {
 
 bool timer_run(struct timer *timer, struct timing *timing, attn_error *why) {
     const size_t most = timer->options.most > 0 ? timer->options.most : MAX_SAMPLES;
-    double *scratch = malloc(most * sizeof *scratch);
+    double *scratch = must(malloc(most * sizeof *scratch));
     *timing = (struct timing){.mode = timer->options.mode,
                               .cache = timer->options.cache,
-                              .samples = malloc(most * sizeof *timing->samples),
+                              .samples = must(malloc(most * sizeof *timing->samples)),
                               .repeats = timer->repeats,
                               .host = (double)NAN};
-    if (scratch == NULL || timing->samples == NULL) {
-        free(scratch);
-        return explain(why, "out of memory for the samples");
-    }
     const size_t count = take_samples(timer, timing, scratch, most, why);
     if (count > 0) {
         per_call(timing, count, scratch);

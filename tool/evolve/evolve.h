@@ -94,7 +94,7 @@ bool knobs_read(const struct json_value *object, const struct family *family, st
 #define EVOLVE_SCHEMA "attest-journal/2"
 
 bool write_memo(const char *path, struct memo *memo, attn_error *why);       /* ends it */
-void remove_folder(const char *path);                                        /* and what is in it */
+
 const char *text_or_empty(const struct json_value *object, const char *key); /* "": none */
 
 struct journal {

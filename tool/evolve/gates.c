@@ -114,11 +114,10 @@ static attn_problem small_problem(const struct bench *b) {
 static bool launch(const struct runner *r, struct bench_sets *sets, bool first, unsigned char *left,
                    attn_error *why) {
     const size_t size = attn_workspace_size(r->plan);
-    unsigned char *back = calloc(size + 1, 1);
+    unsigned char *back = must(calloc(size + 1, 1));
     attn_error found = {""};
     vgpu_driver_forget();
-    const bool ran = back != NULL && runner_compute(r, &sets->tensors[0], why) &&
-                     device_wait(r->memory, why) &&
+    const bool ran = runner_compute(r, &sets->tensors[0], why) && device_wait(r->memory, why) &&
                      (size == 0 || device_read(r->memory, back, r->workspace, size, why)) &&
                      sets_fetch(sets, 0, why);
     bool good = vgpu_driver_clean(found.text, sizeof found.text) || explain(why, "%s", found.text);
@@ -183,10 +182,7 @@ static bool outputs_unread(const struct runner *r, struct bench_sets *sets, attn
     for (int i = sets->input_count; i < sets->tensor_count; i++) {
         bytes += output_bytes(&sets->list[i]);
     }
-    unsigned char *kept = malloc(bytes + size);
-    if (kept == NULL) {
-        return explain(why, "out of memory");
-    }
+    unsigned char *kept = must(malloc(bytes + size));
     bool good = (size <= WORKSPACE_ROOM || r->direction == ATTN_BACKWARD || /* D of each row */
                  explain(why, "a workspace of %zu bytes, expected counters", size)) &&
                 (size == 0 || device_fill(r->memory, r->workspace, 0, size, why));
@@ -203,7 +199,7 @@ static bool outputs_unread(const struct runner *r, struct bench_sets *sets, attn
 
 static bool emulate(struct bench *b, const struct built *built, double *error, attn_error *why) {
     struct async_orders orders;
-    struct bench_sets sets = {.runner = &b->runner, .lse = true, .random = {b->task->step.seed}};
+    struct bench_sets sets = {.runner = &b->runner, .lse = true, .rng = b->task->step.seed};
     if (!add_candidate(b, built->ptx, built->ptx_bytes, why) ||
         !async_orders_parse("all", &orders, why)) {
         return false;
@@ -337,9 +333,7 @@ static int answer(const struct task *task, bool (*job)(const struct task *task, 
     struct rejection rejection = {.gate = ""};
     attn_error why = {""};
     char path[EVOLVE_PATH + 32];
-    if (!memo_begin(&memo, &why)) {
-        return complain("evolve: %s", why.text);
-    }
+    memo_begin(&memo);
     const bool passed = job(task, &memo.json, &rejection);
     while (memo.json.depth > 1) { /* a rejection may have left a list open */
         json_close(&memo.json);

@@ -9,7 +9,6 @@
  * Invariant: units are appended, each by one write that is on disk before the next step begins, and
  * never changed: a search that is killed has lost the step it was at, and nothing else.
  */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -39,41 +38,17 @@ const char *text_or_empty(const struct json_value *object, const char *key) {
     return text != NULL ? text : "";
 }
 
-void remove_folder(const char *path) {
-    char inner[EVOLVE_PATH + 260];
-    DIR *folder = opendir(path);
-    for (struct dirent *one; folder != NULL && (one = readdir(folder)) != NULL;) {
-        if (strcmp(one->d_name, ".") != 0 && strcmp(one->d_name, "..") != 0) {
-            snprintf(inner, sizeof inner, "%s/%s", path, one->d_name);
-            if (unlink(inner) != 0) {
-                remove_folder(inner);
-            }
-        }
-    }
-    if (folder != NULL) {
-        closedir(folder);
-        rmdir(path);
-    }
-}
-
 /* ---- the journal ----------------------------------------------------------------------------- */
 
-/* Into the list; the first is the config. */
-static bool take(struct journal *journal, struct json_value *document, attn_error *why) {
-    struct json_value **grown =
-        realloc(journal->units, (journal->count + 1) * sizeof(struct json_value *));
-    if (document == NULL || grown == NULL) {
-        json_free(document);
-        journal->units = grown != NULL ? grown : journal->units;
-        return document != NULL ? explain(why, "out of memory") : false;
-    }
-    journal->units = grown;
-    if (journal->config == NULL) {
+/* Into the list; the first is the config. False: there is none. */
+static bool take(struct journal *journal, struct json_value *document) {
+    if (document != NULL && journal->config == NULL) {
         journal->config = document;
-    } else {
+    } else if (document != NULL) {
+        journal->units = grow(journal->units, journal->count, sizeof *journal->units);
         journal->units[journal->count++] = document;
     }
-    return true;
+    return document != NULL;
 }
 
 static bool open_file(struct journal *journal, const char *path, int flags, attn_error *why) {
@@ -107,7 +82,7 @@ void journal_close(struct journal *journal) {
 bool journal_append(struct journal *journal, struct memo *memo, attn_error *why) {
     size_t bytes = 0;
     struct json_value *unit = memo_end(memo, why);
-    char *text = unit != NULL ? json_canonical(unit, &bytes, why) : NULL;
+    char *text = unit != NULL ? json_canonical(unit, &bytes) : NULL;
     const bool good =
         text != NULL &&
         ((write(journal->file, text, bytes) == (ssize_t)bytes && fsync(journal->file) == 0) ||
@@ -117,7 +92,7 @@ bool journal_append(struct journal *journal, struct memo *memo, attn_error *why)
         json_free(unit);
         return false;
     }
-    return take(journal, unit, why);
+    return take(journal, unit);
 }
 
 bool journal_create(struct journal *journal, const char *path, attn_error *why) {
@@ -144,7 +119,7 @@ bool journal_open(struct journal *journal, const char *path, bool append, attn_e
     bool good = text != NULL;
     /* a document ends with the one brace that is not indented; what comes after was cut off */
     for (char *end; good && (end = strstr(from, "\n}\n")) != NULL; from = end + 3) {
-        good = take(journal, json_read(from, (size_t)(end + 3 - from), why), why);
+        good = take(journal, json_read(from, (size_t)(end + 3 - from), why));
     }
     if (good && !json_is_at(journal->config, "schema", EVOLVE_SCHEMA)) {
         good = explain(why, "%s: no journal is there (schema " EVOLVE_SCHEMA ")", path);

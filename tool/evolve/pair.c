@@ -49,7 +49,7 @@ struct pair {
 /* ---- the check ------------------------------------------------------------------------------- */
 
 static bool compute(struct side *side, int set, attn_error *why) {
-    return sets_poison(&side->sets, set, side->runner.stream, why) &&
+    return sets_poison(&side->sets, set, 1, side->runner.stream, why) &&
            runner_compute(&side->runner, &side->sets.tensors[set], why) &&
            sets_fetch(&side->sets, set, why) && sets_expect(&side->sets, set, why);
 }
@@ -114,22 +114,14 @@ static bool call(void *self, int set, void *stream, attn_error *why) {
     return runner_compute_on(&side->runner, &side->sets.tensors[set], stream, why);
 }
 
-static bool each_set(struct side *side, int first, int count, void *stream,
-                     bool (*work)(struct bench_sets *sets, int set, void *stream, attn_error *why),
-                     attn_error *why) {
-    bool good = true;
-    for (int i = 0; i < count && good; i++) {
-        good = work(&side->sets, (first + i) % side->sets.count, stream, why);
-    }
-    return good;
-}
-
 static bool poison(void *self, int first, int count, void *stream, attn_error *why) {
-    return each_set(self, first, count, stream, sets_poison, why);
+    struct side *side = self;
+    return sets_poison(&side->sets, first, count, stream, why);
 }
 
 static bool check_bits(void *self, int first, int count, void *stream, attn_error *why) {
-    return each_set(self, first, count, stream, sets_compare, why);
+    struct side *side = self;
+    return sets_compare(&side->sets, first, count, stream, why);
 }
 
 /* Four samples; seconds of a call are the means of two each. */
@@ -186,11 +178,7 @@ static bool time_rounds(struct pair *p, struct json *json, attn_error *why) {
     for (int i = 0; i < 2; i++) {
         json_real(json, names[i], 1e6 * stats_of(seconds[i], (size_t)done).p50);
     }
-    json_open(json, "ratios", '[');
-    for (int i = 0; i < done; i++) {
-        json_real(json, NULL, ratios[i]);
-    }
-    json_close(json);
+    json_reals(json, "ratios", ratios, (size_t)done);
     json_close(json);
     return true;
 }
@@ -205,7 +193,7 @@ static bool open_side(struct pair *p, struct side *side, const struct runner *ru
                                      .cache = &p->cache,
                                      .problem = &p->problem,
                                      .lse = true,
-                                     .random = {p->state}};
+                                     .rng = p->state};
     return runner_plan(&side->runner, &p->problem, why) && runner_prepare(&side->runner, why) &&
            sets_plan(&side->sets, device_is_gpu(runner->memory) ? SETS_GPU : SETS_CPU, why) &&
            sets_share(&side->sets, why);

@@ -214,10 +214,10 @@ bool promote_write(const struct search *s, const struct journal *journal, const 
         return explain(why, "%s has that line already", path);
     }
     const size_t place = place_in(s, text);
-    const int length = asprintf(&changed, "%.*s%s\n%s", (int)place, text, line, text + place);
-    const bool good = length >= 0 ? output_write(path, changed, (size_t)length, why)
-                                  : explain(why, "out of memory");
-    free(length >= 0 ? changed : NULL);
+    must(asprintf(&changed, "%.*s%s\n%s", (int)place, text, line, text + place) > 0 ? changed
+                                                                                    : NULL);
+    const bool good = output_write(path, changed, strlen(changed), why);
+    free(changed);
     free(text);
     return good;
 }

@@ -21,9 +21,7 @@ static const double PROPOSER_SECONDS = 300.0;
 static bool write_request(const struct evolve *e, const struct journal *journal,
                           const struct search *s, const char *path, attn_error *why) {
     struct memo memo;
-    if (!memo_begin(&memo, why)) {
-        return false;
-    }
+    memo_begin(&memo);
     json_text(&memo.json, "schema", PROPOSER_SCHEMA);
     json_int(&memo.json, "generation", s->generation);
     json_int(&memo.json, "want", WANTED);
@@ -76,7 +74,6 @@ static struct json_value *run_proposer(const char *command, const char *folder, 
     static const char script[] = "ulimit -v 8388608; exec sh -c \"$3\" <\"$1\" >\"$2\"";
     char request[FILE_PATH], answer[FILE_PATH], log[FILE_PATH], how[64];
     struct child child;
-    size_t bytes = 0;
     snprintf(request, sizeof request, "%s/request.json", folder);
     snprintf(answer, sizeof answer, "%s/answer.json", folder);
     snprintf(log, sizeof log, "%s/log", folder);
@@ -88,9 +85,7 @@ static struct json_value *run_proposer(const char *command, const char *folder, 
         explain(why, "the proposer: %s", child_text(&child, how, sizeof how));
         return NULL;
     }
-    char *text = file_read(answer, &bytes, why);
-    struct json_value *document = text != NULL ? json_read(text, bytes, why) : NULL;
-    free(text);
+    struct json_value *document = json_load(answer, why);
     if (document != NULL && !json_is_at(document, "schema", PROPOSER_SCHEMA)) {
         explain(why, "the answer is no " PROPOSER_SCHEMA);
         json_free(document);

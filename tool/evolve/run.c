@@ -72,11 +72,8 @@ static bool task_make(const struct loop *l, const struct step *step, bool keep, 
 /* NULL: there is none. It is read once. */
 static struct json_value *take_answer(const struct task *task, attn_error *why) {
     char path[FILE_PATH];
-    size_t bytes = 0;
     snprintf(path, sizeof path, "%s/answer.json", task->folder);
-    char *text = file_read(path, &bytes, why);
-    struct json_value *answer = text != NULL ? json_read(text, bytes, why) : NULL;
-    free(text);
+    struct json_value *answer = json_load(path, why);
     unlink(path);
     return answer;
 }
@@ -338,7 +335,6 @@ static bool fetch_unit(const struct loop *l, const struct step *step, struct jso
                        attn_error *why) {
     struct step ignored;
     char path[FILE_PATH];
-    size_t bytes = 0;
     attn_error lost = {""};
     step_path(l->journal, step, path);
     const struct job_terms terms = {.label = STEP_NAMES[step->kind],
@@ -355,41 +351,31 @@ static bool fetch_unit(const struct loop *l, const struct step *step, struct jso
     if (access(path, F_OK) != 0) {
         return explain(why, "a worker was lost: %s", lost.text);
     }
-    char *text = file_read(path, &bytes, why);
-    struct json_value *unit = text != NULL ? json_read(text, bytes, why) : NULL;
+    struct json_value *unit = json_load(path, why);
     const bool good = unit != NULL && is_unit_of(step, unit, l->journal->count, why);
     for (size_t i = 0; good && i < unit->as.list.count; i++) {
         json_value_json(json, &unit->as.list.items[i]);
     }
-    free(text);
     json_free(unit);
     return good;
 }
 
-static bool make_unit(struct loop *l, const struct step *step, struct json *json, attn_error *why) {
+/* A new one, which is gone again after a failure. */
+static bool make_unit(struct loop *l, const struct step *step, struct memo *memo, attn_error *why) {
     const double start = clock_seconds();
+    bool good;
+    memo_begin(memo);
     if (l->evolve->jobs != NULL && step->kind != STEP_PROPOSAL) {
-        return fetch_unit(l, step, json, why);
+        good = fetch_unit(l, step, &memo->json, why);
+    } else {
+        search_step_json(l->search, step, "step", &memo->json);
+        good = do_step(l, step, "result", &memo->json, why);
+        json_real(&memo->json, "seconds", clock_seconds() - start);
     }
-    search_step_json(l->search, step, "step", json);
-    const bool good = do_step(l, step, "result", json, why);
-    if (good) {
-        json_real(json, "seconds", clock_seconds() - start);
+    if (!good) {
+        json_free(memo_end(memo, NULL));
     }
     return good;
-}
-
-static bool add_unit(struct loop *l, const struct step *step, attn_error *why) {
-    struct memo memo;
-    attn_error ignored;
-    if (!memo_begin(&memo, why)) {
-        return false;
-    }
-    if (!make_unit(l, step, &memo.json, why)) {
-        json_free(memo_end(&memo, &ignored));
-        return false;
-    }
-    return journal_append(l->journal, &memo, why);
 }
 
 bool evolve_step(const struct evolve *evolve, struct journal *journal, struct search *search,
@@ -397,7 +383,6 @@ bool evolve_step(const struct evolve *evolve, struct journal *journal, struct se
     struct loop l = {.evolve = evolve, .journal = journal, .search = search};
     struct step step;
     struct memo memo;
-    attn_error ignored;
     char path[FILE_PATH], folder[EVOLVE_PATH];
     if (!evolve_loop(evolve, journal, search, false, absent, why)) {
         return false;
@@ -408,16 +393,10 @@ bool evolve_step(const struct evolve *evolve, struct journal *journal, struct se
     }
     search_pending(search, (int)index, &step);
     step_path(journal, &step, path);
-    if (!work_folder(&l, "worker", true, folder, why) || !memo_begin(&memo, why)) {
-        return false;
-    }
-    const bool good = make_unit(&l, &step, &memo.json, why);
+    const bool good = work_folder(&l, "worker", true, folder, why) &&
+                      make_unit(&l, &step, &memo, why) && write_memo(path, &memo, why);
     *absent = l.absent;
-    if (!good) {
-        json_free(memo_end(&memo, &ignored));
-        return false;
-    }
-    return write_memo(path, &memo, why);
+    return good;
 }
 
 /* ---- the loop, again ------------------------------------------------------------------------- */
@@ -433,8 +412,10 @@ bool evolve_loop(const struct evolve *evolve, struct journal *journal, struct se
         if (number == journal->count && !execute) {
             return true;
         }
-        good = number < journal->count ? is_unit_of(&step, journal->units[number], number, why)
-                                       : add_unit(&l, &step, why);
+        struct memo memo;
+        good = number < journal->count
+                   ? is_unit_of(&step, journal->units[number], number, why)
+                   : make_unit(&l, &step, &memo, why) && journal_append(journal, &memo, why);
         if (good) {
             const struct json_value *unit = journal->units[number++];
             good = search_take(search, &step, json_at(unit, "result"),

@@ -123,14 +123,8 @@ static struct candidate *offer(struct search *s, int family, struct knobs knobs,
             return NULL;
         }
     }
-    struct candidate *c = calloc(1, sizeof *c);
-    struct candidate **grown =
-        realloc(s->candidates, (size_t)(s->count + 1) * sizeof(struct candidate *));
-    s->candidates = grown != NULL ? grown : s->candidates;
-    if (c == NULL || grown == NULL) {
-        free(c);
-        return NULL;
-    }
+    struct candidate *c = must(calloc(1, sizeof *c));
+    s->candidates = grow(s->candidates, (size_t)s->count, sizeof *s->candidates);
     *c = (struct candidate){.number = s->count,
                             .family = family,
                             .generation = s->generation,

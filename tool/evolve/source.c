@@ -22,9 +22,9 @@ static bool is_word(char c) {
 
 /* Without comments, continued lines joined: as the compiler's preprocessor sees it. For free(). */
 static char *strip(const char *text) {
-    char *out = malloc(strlen(text) + 1), *to = out;
+    char *out = must(malloc(strlen(text) + 1)), *to = out;
     char quote = '\0';
-    for (const char *at = text; out != NULL && *at != '\0'; at++) {
+    for (const char *at = text; *at != '\0'; at++) {
         if (at[0] == '\\' && at[1] == '\n') {
             at++;
         } else if (quote == '\0' && at[0] == '/' && at[1] == '/') {
@@ -46,9 +46,7 @@ static char *strip(const char *text) {
             *to++ = *at;
         }
     }
-    if (out != NULL) {
-        *to = '\0';
-    }
+    *to = '\0';
     return out;
 }
 
@@ -89,9 +87,6 @@ bool source_allowed(const char *tree, const char *text, attn_error *why) {
         }
     }
     char *plain = strip(text);
-    if (plain == NULL) {
-        return explain(why, "out of memory");
-    }
     bool good = true;
     for (size_t i = 0; i < sizeof FORBIDDEN / sizeof *FORBIDDEN && good; i++) {
         good = strstr(plain, FORBIDDEN[i]) == NULL || explain(why, "it contains %s", FORBIDDEN[i]);
@@ -159,9 +154,6 @@ bool ptx_allowed(const char *ptx, const char *entry, attn_error *why) {
     int entries = 0;
     const size_t length = strlen(entry);
     char *plain = strip(ptx); /* its comments name what was demoted */
-    if (plain == NULL) {
-        return explain(why, "out of memory");
-    }
     bool good = true;
     for (const char *at = plain; good && (at = find_word(at, ".entry")) != NULL; entries++) {
         at += strlen(".entry") + strspn(at + strlen(".entry"), " \t\n");

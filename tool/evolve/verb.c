@@ -70,12 +70,9 @@ static bool take_shapes(struct request *r, attn_error *why) {
                     explain(why, "no --shape and no --grid, expected what to search for"));
 }
 
-static bool config_make(const struct request *r, const char *judged, struct memo *memo,
-                        attn_error *why) {
+static void config_make(const struct request *r, const char *judged, struct memo *memo) {
     const struct evolve *e = &r->evolve;
-    if (!memo_begin(memo, why)) {
-        return false;
-    }
+    memo_begin(memo);
     struct json *json = &memo->json;
     json_text(json, "schema", EVOLVE_SCHEMA);
     json_int(json, "search", EVOLVE_SEARCH);
@@ -93,7 +90,6 @@ static bool config_make(const struct request *r, const char *judged, struct memo
     json_int(json, "candidates", r->candidates);
     json_bool(json, "proposer", e->proposer != NULL);
     json_int(json, "threads", e->threads);
-    return true;
 }
 
 /* The reverse; its texts live as long as the journal. */
@@ -195,9 +191,12 @@ static bool create(struct request *r, struct journal *journal, attn_error *why) 
     size_t bytes = 0;
     char *judged = r->judge != NULL ? file_read(r->judge, &bytes, why) : NULL;
     r->candidates = judged != NULL ? 1 : r->candidates;
-    const bool good = (r->judge == NULL || judged != NULL) && take_shapes(r, why) &&
-                      journal_create(journal, r->out, why) &&
-                      config_make(r, judged, &config, why) && journal_append(journal, &config, why);
+    bool good = (r->judge == NULL || judged != NULL) && take_shapes(r, why) &&
+                journal_create(journal, r->out, why);
+    if (good) {
+        config_make(r, judged, &config);
+        good = journal_append(journal, &config, why);
+    }
     free(judged);
     return good;
 }
@@ -220,17 +219,6 @@ static int start(struct request *r) {
 }
 
 /* ---- the command line ------------------------------------------------------------------------ */
-
-/* Children have other working directories. */
-static const char *absolute(const char *path, char buffer[PATH_MAX]) {
-    char here[PATH_MAX];
-    if (path[0] == '/' || getcwd(here, sizeof here) == NULL) {
-        snprintf(buffer, PATH_MAX, "%s", path);
-    } else {
-        snprintf(buffer, PATH_MAX, "%.2000s/%.2000s", here, path);
-    }
-    return buffer;
-}
 
 static int check_request(struct request *r) {
     const char *device = r->evolve.device;
@@ -341,7 +329,7 @@ int verb_evolve(int argc, char **argv) {
     if (bad != EXIT_DONE) {
         return bad;
     }
-    r.out = absolute(r.out, out);
-    e->tree = absolute(e->tree, tree);
+    r.out = absolute_path(r.out, out); /* children have other working directories */
+    e->tree = absolute_path(e->tree, tree);
     return start(&r);
 }

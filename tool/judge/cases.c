@@ -159,9 +159,6 @@ static enum run_result call(struct visitor *v, struct sample *s, struct placed *
         return trouble(v, JUDGED_CRASH, text, why);
     }
     const char *damage = sample_damage(s);
-    if (damage == NULL && s->gradients != NULL) {
-        damage = gradients_damage(s->gradients, s);
-    }
     return damage != NULL ? trouble(v, JUDGED_STRAY, damage, why) : RUN_DONE;
 }
 
@@ -203,27 +200,9 @@ static enum run_result call_at(struct visitor *v, struct sample *s, unsigned tur
 
 /* The third call. The outputs of the second stay in the sample. */
 static enum run_result repeat(struct visitor *v, struct sample *s, unsigned turn, attn_error *why) {
-    const struct guarded *outputs[RUN_OUTPUTS];
-    const int count = run_outputs(s, outputs);
-    unsigned char *kept[RUN_OUTPUTS] = {NULL};
-    enum run_result result = RUN_DONE;
-    for (int i = 0; i < count; i++) {
-        kept[i] = malloc(outputs[i]->size + 1);
-        if (kept[i] == NULL) {
-            explain(why, "out of memory for a copy of an output");
-            result = RUN_WRONG;
-        } else if (outputs[i]->size > 0) {
-            memcpy(kept[i], outputs[i]->data, outputs[i]->size);
-        }
-    }
-    result = result == RUN_DONE ? call_at(v, s, turn, true, why) : result;
-    for (int i = 0; i < count; i++) {
-        if (kept[i] != NULL && outputs[i]->size > 0) {
-            v->changed = v->changed || memcmp(kept[i], outputs[i]->data, outputs[i]->size) != 0;
-            memcpy(outputs[i]->data, kept[i], outputs[i]->size);
-        }
-        free(kept[i]);
-    }
+    unsigned char *kept = outputs_keep(s);
+    const enum run_result result = call_at(v, s, turn, true, why);
+    v->changed = !outputs_restore(s, kept) || v->changed;
     return result;
 }
 

@@ -29,7 +29,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/json.h"
+#include "base/memo.h"
 #include "base/message.h"
 #include "cases/shape.h"
 #include "judge/judge.h"
@@ -163,22 +163,16 @@ enum door_status door_ask(struct door *door, const void *message, size_t bytes,
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
-/* A tensor: where it is, its sizes and its strides in elements. */
-static void tensor_json(struct json *json, const char *key, const void *at, const char *dtype,
-                        const int64_t *shape, const int64_t *strides, int dims) {
+void tensor_json(struct json *json, const char *key, const void *at, const char *dtype,
+                 const int64_t *shape, const int64_t *strides, int dims) {
     if (at == NULL) {
         return;
     }
     json_open(json, key, '{');
     json_int(json, "at", (int64_t)(uintptr_t)at);
     json_text(json, "dtype", dtype);
-    for (int part = 0; part < 2; part++) {
-        json_open(json, part == 0 ? "shape" : "strides", '[');
-        for (int i = 0; i < dims; i++) {
-            json_int(json, NULL, (part == 0 ? shape : strides)[i]);
-        }
-        json_close(json);
-    }
+    json_ints(json, "shape", shape, (size_t)dims);
+    json_ints(json, "strides", strides, (size_t)dims);
     json_close(json);
 }
 
@@ -205,10 +199,7 @@ static void options_json(struct json *json, const attn_problem *p, bool scale,
         json_text(json, "causal", CAUSAL_NAMES[p->causal]);
     }
     if (p->window_left >= 0 || p->window_right >= 0) {
-        json_open(json, "window", '[');
-        json_int(json, NULL, p->window_left);
-        json_int(json, NULL, p->window_right);
-        json_close(json);
+        json_ints(json, "window", (const int64_t[]){p->window_left, p->window_right}, 2);
     }
     if (scale) {
         json_real(json, "scale", (double)p->scale);
@@ -246,71 +237,64 @@ static void gradients_json(struct json *json, const struct gradients *g, const a
     }
 }
 
-static void *python_message(const struct sample *s, const struct placed *placed, bool o,
+static char *python_message(const struct sample *s, const struct placed *placed, bool o,
                             size_t *bytes) {
     const attn_problem *p = &s->full;
     const attn_tensors *t = &placed->tensors;
     const char *dtype = DTYPE_NAMES[p->dtype];
-    char *text = NULL;
-    FILE *file = open_memstream(&text, bytes);
-    if (file == NULL) {
-        return NULL;
-    }
-    struct json json = json_begin(file);
-    json_open(&json, NULL, '{');
-    options_json(&json, p, !isnan(s->problem.scale), t);
-    json_bool(&json, "aside", placed->aside);
-    json_open(&json, "tensors", '{');
-    rows_json(&json, "q", t->q, dtype, p, p->heads_q, p->seq_q, p->head_dim, &p->q);
-    rows_json(&json, "k", t->k, dtype, p, p->heads_kv, p->seq_kv, p->head_dim, &p->k);
-    rows_json(&json, "v", t->v, dtype, p, p->heads_kv, p->seq_kv, p->head_dim_v, &p->v);
+    struct memo memo;
+    memo_begin(&memo);
+    struct json *json = &memo.json;
+    options_json(json, p, !isnan(s->problem.scale), t);
+    json_bool(json, "aside", placed->aside);
+    json_open(json, "tensors", '{');
+    rows_json(json, "q", t->q, dtype, p, p->heads_q, p->seq_q, p->head_dim, &p->q);
+    rows_json(json, "k", t->k, dtype, p, p->heads_kv, p->seq_kv, p->head_dim, &p->k);
+    rows_json(json, "v", t->v, dtype, p, p->heads_kv, p->seq_kv, p->head_dim_v, &p->v);
     if (o) {
-        rows_json(&json, "o", t->o, dtype, p, p->heads_q, p->seq_q, p->head_dim_v, &p->o);
-        rows_json(&json, "lse", t->lse, "fp32", p, p->heads_q, p->seq_q, 0, &p->lse);
+        rows_json(json, "o", t->o, dtype, p, p->heads_q, p->seq_q, p->head_dim_v, &p->o);
+        rows_json(json, "lse", t->lse, "fp32", p, p->heads_q, p->seq_q, 0, &p->lse);
     }
     if (s->gradients != NULL) {
-        gradients_json(&json, s->gradients, t);
+        gradients_json(json, s->gradients, t);
     }
     if (p->bias) {
-        scores_json(&json, "bias", t->bias, DTYPE_NAMES[p->bias_dtype], p, &p->bias_strides);
+        scores_json(json, "bias", t->bias, DTYPE_NAMES[p->bias_dtype], p, &p->bias_strides);
     }
     if (p->mask) {
-        scores_json(&json, "mask", t->mask, "uint8", p, &p->mask_strides);
+        scores_json(json, "mask", t->mask, "uint8", p, &p->mask_strides);
     }
     if (p->alibi) {
-        tensor_json(&json, "alibi_slopes", t->alibi_slopes, "fp32", &p->heads_q,
+        tensor_json(json, "alibi_slopes", t->alibi_slopes, "fp32", &p->heads_q,
                     (const int64_t[]){1}, 1);
     }
     if (p->sink) {
-        tensor_json(&json, "sink", t->sink, "fp32", &p->heads_q, (const int64_t[]){1}, 1);
+        tensor_json(json, "sink", t->sink, "fp32", &p->heads_q, (const int64_t[]){1}, 1);
     }
     if (p->used_kv) {
-        tensor_json(&json, "used_kv", t->used_kv, "int32", &p->batch, (const int64_t[]){1}, 1);
+        tensor_json(json, "used_kv", t->used_kv, "int32", &p->batch, (const int64_t[]){1}, 1);
     }
-    json_close(&json);
-    json_close(&json);
-    return fclose(file) == 0 ? text : NULL;
+    return memo_text(&memo, bytes, NULL);
 }
 
 static void *library_message(const struct sample *s, const struct placed *placed, bool plan,
                              size_t *bytes) {
-    struct library_call *call = calloc(1, sizeof *call);
-    if (call != NULL) {
-        call->plan = plan;
-        call->aside = placed->aside;
-        call->problem = s->gradients != NULL ? s->gradients->problem : s->problem;
-        call->tensors = placed->tensors;
-        for (int i = 0; i < MIRROR_BLOCKS; i++) {
-            call->blocks[i].at = placed->at[i];
-            call->blocks[i].size = placed->at[i] != 0 ? mirror_block(s, i)->body_size : 0;
-        }
-        *bytes = sizeof *call;
+    struct library_call *call = must(calloc(1, sizeof *call));
+    call->plan = plan;
+    call->aside = placed->aside;
+    call->problem = s->gradients != NULL ? s->gradients->problem : s->problem;
+    call->tensors = placed->tensors;
+    for (int i = 0; i < MIRROR_BLOCKS; i++) {
+        call->blocks[i].at = placed->at[i];
+        call->blocks[i].size = placed->at[i] != 0 ? mirror_block(s, i)->body_size : 0;
     }
+    *bytes = sizeof *call;
     return call;
 }
 
-void *door_message(const struct door *door, const struct sample *sample,
-                   const struct placed *placed, bool plan, size_t *bytes) {
+/* What a call of the sample at this place says, for free(). */
+static void *door_message(const struct door *door, const struct sample *sample,
+                          const struct placed *placed, bool plan, size_t *bytes) {
     const struct subject *c = door->subject;
     return c->kind == SUBJECT_PYTHON
                ? python_message(sample, placed, c->direction != JUDGE_AUTOGRAD, bytes)
@@ -327,7 +311,7 @@ static enum door_status prepare(struct door *door, const struct sample *sample,
         return DOOR_DONE;
     }
     void *message = door_message(door, sample, placed, true, &bytes);
-    const enum door_status status = door_ask(door, message, message != NULL ? bytes : 1, answer);
+    const enum door_status status = door_ask(door, message, bytes, answer);
     free(message);
     return status;
 }
@@ -336,15 +320,11 @@ enum door_status door_call(struct door *door, struct sample *sample, struct plac
                            double *seconds, struct door_answer *answer) {
     size_t bytes = 0;
     enum door_status status = prepare(door, sample, placed, answer);
-    void *message = status == DOOR_DONE ? door_message(door, sample, placed, false, &bytes) : NULL;
-    if (message == NULL) {
-        return status != DOOR_DONE ? status : DOOR_LOST;
+    if (status != DOOR_DONE) {
+        return status;
     }
-    if (sample->gradients != NULL) {
-        gradients_poison(sample->gradients, sample);
-    } else {
-        sample_poison(sample);
-    }
+    void *message = door_message(door, sample, placed, false, &bytes);
+    sample_poison(sample);
     const double begin = clock_seconds();
     arena_fill(&door->arena, sample, placed);
     status = door_ask(door, message, bytes, answer);
@@ -492,11 +472,6 @@ const char *door_last_words(const struct door *door, char *buffer, size_t size) 
         const ssize_t got = pread(door->log, text, sizeof text - 1, from);
         text[got > 0 ? got : 0] = '\0';
     }
-    size_t length = strlen(text);
-    while (length > 0 && isspace((unsigned char)text[length - 1])) {
-        text[--length] = '\0';
-    }
-    const char *line = strrchr(text, '\n');
-    snprintf(buffer, size, "%s", line != NULL ? line + 1 : text);
+    snprintf(buffer, size, "%s", last_line(text));
     return buffer;
 }

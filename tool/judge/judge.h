@@ -195,9 +195,10 @@ void door_close(struct door *door);
 enum door_status door_ask(struct door *door, const void *message, size_t bytes,
                           struct door_answer *answer);
 
-/* What a call of the sample at this place says, for free(); NULL: out of memory. */
-void *door_message(const struct door *door, const struct sample *sample,
-                   const struct placed *placed, bool plan, size_t *bytes);
+/* A tensor in a message: where it is, its sizes and its strides in elements; nothing at NULL. */
+struct json;
+void tensor_json(struct json *json, const char *key, const void *at, const char *dtype,
+                 const int64_t *shape, const int64_t *strides, int dims);
 
 /* Fills the arena and calls; *seconds from before the inputs are written to the answer. The outputs
  * are then in the sample. */

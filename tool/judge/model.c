@@ -16,9 +16,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/json.h"
-#include "base/json_read.h"
+#include "base/memo.h"
 #include "base/message.h"
+#include "cases/shape.h"
 #include "judge/judge.h"
 
 enum { PAGE = 4096, BASE = 4 * PAGE, BAND = 2 * PAGE, DIMS = 8, WEIGHTS = 4711, SHIFT = 3 * PAGE };
@@ -62,43 +62,26 @@ static enum door_status ask(struct door *door, const char *what, uint64_t seed,
                             const struct inputs *inputs, const struct output *o, size_t at,
                             size_t shift, struct json_value **described, attn_error *why) {
     struct door_answer answer;
-    char *text = NULL;
+    struct memo memo;
     size_t bytes = 0;
-    FILE *file = open_memstream(&text, &bytes);
-    if (file == NULL) {
-        return DOOR_LOST;
-    }
-    struct json json = json_begin(file);
-    json_open(&json, NULL, '{');
-    json_text(&json, "what", what);
-    json_int(&json, "seed", (int64_t)(seed & INT32_MAX));
-    json_int(&json, "weights", WEIGHTS);
-    json_int(&json, "at", (int64_t)at);
+    memo_begin(&memo);
+    json_text(&memo.json, "what", what);
+    json_int(&memo.json, "seed", (int64_t)(seed & INT32_MAX));
+    json_int(&memo.json, "weights", WEIGHTS);
+    json_int(&memo.json, "at", (int64_t)at);
     if (inputs != NULL) {
-        inputs_json(&json, json_at(inputs->described, "inputs"), shift);
-        json_value_json(&json, json_at(inputs->described, "init"));
+        inputs_json(&memo.json, json_at(inputs->described, "inputs"), shift);
+        json_value_json(&memo.json, json_at(inputs->described, "init"));
     }
     if (o != NULL) {
-        static const char *const names[] = {"fp32", "fp16", "bf16"};
-        int64_t stride = (int64_t)o->elements;
-        json_open(&json, "o", '{');
-        json_int(&json, "at", (int64_t)at);
-        json_text(&json, "dtype", names[o->dtype]);
-        json_open(&json, "shape", '[');
+        int64_t strides[DIMS], stride = (int64_t)o->elements;
         for (int i = 0; i < o->dims; i++) {
-            json_int(&json, NULL, o->shape[i]);
+            strides[i] = stride /= o->shape[i];
         }
-        json_close(&json);
-        json_open(&json, "strides", '[');
-        for (int i = 0; i < o->dims; i++) {
-            stride /= o->shape[i];
-            json_int(&json, NULL, stride);
-        }
-        json_close(&json);
-        json_close(&json);
+        tensor_json(&memo.json, "o", (const void *)at, DTYPE_NAMES[o->dtype], o->shape, strides,
+                    o->dims);
     }
-    json_close(&json);
-    fclose(file);
+    char *text = memo_text(&memo, &bytes, why);
     const enum door_status status = door_ask(door, text, bytes, &answer);
     free(text);
     explain(why, "%.350s", answer.text);
@@ -122,11 +105,7 @@ static bool make_inputs(struct door *oracle, uint64_t seed, struct inputs *input
         return false;
     }
     inputs->size = (size_t)end - BASE;
-    inputs->bytes = malloc(inputs->size + 1);
-    if (inputs->bytes == NULL) {
-        explain(why, "out of memory for the inputs");
-        return false;
-    }
+    inputs->bytes = must(malloc(inputs->size + 1));
     memcpy(inputs->bytes, oracle->arena.map + BASE, inputs->size);
     return true;
 }
@@ -227,10 +206,9 @@ static enum judged judge_inputs(struct judge *judge, uint64_t seed, const struct
     struct output o, o_twin;
     double *exact = NULL, *twin = NULL;
     const size_t size = shape->elements * attn_dtype_size(shape->dtype);
-    unsigned char *got = malloc(size + 1), *again = malloc(size + 1);
+    unsigned char *got = must(malloc(size + 1)), *again = must(malloc(size + 1));
     enum judged result = JUDGED_CRASH;
-    bool good = got != NULL && again != NULL &&
-                make_inputs(&judge->oracle, seed ^ 0xDEC0, &other, &why) &&
+    bool good = make_inputs(&judge->oracle, seed ^ 0xDEC0, &other, &why) &&
                 make_inputs(&judge->oracle, seed, &inputs, &why);
     const size_t shift = (size_t)(judge->door.turns++ % 16) * SHIFT;
     if (good) {

@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/message.h"
 #include "base/stats.h"
+#include "device/runner.h"
 #include "judge/judge.h"
 
 enum { CANDIDATE, PEER, SIDES, WARM_UP = 2, ROWS = 64, MOST_ROUNDS = 1000 };
@@ -42,60 +43,29 @@ static bool has_no_nan(const struct output_view *view) {
     return true;
 }
 
-/* Whether `count` rows of O, chosen by the seed, are right. */
-static bool o_is_right(const struct lane *lane, const struct sample *s, uint64_t seed, size_t count,
-                       attn_comparison *comparison, attn_error *why) {
-    struct expectation expected = {0};
-    attn_row *rows = malloc((count + 1) * sizeof *rows);
-    if (rows == NULL || attn_rows_sample(&s->problem, seed, rows, count, why) != ATTN_OK) {
-        free(rows);
-        return false;
-    }
-    const char *wrong = expectation_make_rows(&expected, lane->judge->context, s, rows, count);
-    wrong = wrong == NULL ? sample_compare(s, &expected, comparison) : wrong;
-    explain(why, "%.300s", wrong != NULL ? wrong : "");
-    expectation_free(&expected);
-    return wrong == NULL;
-}
-
-/* Likewise for a gradient. Rows of dK and dV are of one head: each needs its group's queries. */
-static bool gradient_is_right(const struct lane *lane, const struct gradients *g,
-                              attn_gradient which, uint64_t seed, size_t count,
-                              attn_comparison *comparison, attn_error *why) {
-    attn_row rows[ROWS];
-    bool good = attn_gradient_sample(&g->problem, which, seed, rows, count, why) == ATTN_OK;
-    for (size_t i = 1; i < count && which != ATTN_GRADIENT_Q; i++) {
-        rows[i].batch = rows[0].batch;
-        rows[i].head = rows[0].head;
-    }
-    good = good && attn_verify_backward(lane->judge->context, &g->problem, &g->tensors, which, rows,
-                                        count, comparison, why) == ATTN_OK;
-    if (good && !comparison->pass) {
-        attn_comparison_print(comparison, why->text, sizeof why->text);
-    }
-    return good && comparison->pass;
-}
-
 /* Whether no element is NaN and `ROWS` rows are right: of O, or of dQ, dK and dV. */
 static bool is_right(const struct lane *lane, const struct sample *s, attn_error *why) {
     const struct gradients *g = s->gradients;
     const uint64_t seed = s->recipe.seed ^ lane->judge->seed;
-    bool right = true;
-    for (int i = 0; right && i < (g != NULL ? ATTN_GRADIENT_V + 1 : 1); i++) {
+    attn_problem p = {.size = sizeof p};
+    bool right = attn_problem_resolve(g != NULL ? &g->problem : &s->problem, &p, why) == ATTN_OK;
+    for (int i = g != NULL ? ATTN_GRADIENT_Q : OUTPUT_O;
+         right && i <= (g != NULL ? ATTN_GRADIENT_V : OUTPUT_O); i++) {
         struct output_view view = view_of_o(s);
-        attn_comparison comparison = {.size = sizeof comparison};
+        struct verdict verdict;
         if (g != NULL && !view_of_gradient(g, (attn_gradient)i, &view)) {
             return explain(why, "attn_gradient_shape failed");
         }
-        const size_t all = (size_t)view_rows(&view), count = all < ROWS ? all : ROWS;
         if (!has_no_nan(&view)) {
             return explain(why, "an element is NaN in a timed call");
         }
-        right = g != NULL
-                    ? gradient_is_right(lane, g, (attn_gradient)i, seed, count, &comparison, why)
-                    : o_is_right(lane, s, seed, count, &comparison, why);
-        const attn_statistics found = attn_comparison_statistics(&comparison);
-        right = right || attn_judge(s->full.dtype, &found, NULL, 0) == ATTN_BORDERLINE;
+        right = verify_output(lane->judge->context, &p, g != NULL ? &g->tensors : &s->tensors, i,
+                              seed, ROWS, &verdict, why);
+        if (right && !verdict.comparison.pass) {
+            const attn_statistics found = attn_comparison_statistics(&verdict.comparison);
+            attn_comparison_print(&verdict.comparison, why->text, sizeof why->text);
+            right = attn_judge(s->full.dtype, &found, NULL, 0) == ATTN_BORDERLINE;
+        }
     }
     const attn_error cause = *why;
     return right || explain(why, "in a timed call: %.300s", cause.text);
@@ -112,12 +82,11 @@ static double one_call(struct lane *lane, int side, attn_error *why) {
     double seconds = -1;
     recipe_init(&recipe, &lane->race->problem, rng_next(&lane->state));
     recipe.lse = claims->backward || claims_have(claims, "lse");
+    explain(why, "out of memory for a sample");
     if (!sample_make(&s, &recipe)) {
-        explain(why, "out of memory for a sample");
         return -1;
     }
-    const bool made = !claims->backward || sample_add_gradients(&s, 0) ||
-                      explain(why, "out of memory for a sample");
+    const bool made = !claims->backward || sample_add_gradients(&s, 0);
     use_numbers(&s, recipe.seed);
     const bool fits = made && (s.gradients == NULL || run_forward(&s, why)) &&
                       (arena_place(&door->arena, &s, door->turns++, &placed) ||
@@ -130,9 +99,6 @@ static double one_call(struct lane *lane, int side, attn_error *why) {
     good = good && (door_call(door, &s, &placed, &seconds, &answer) == DOOR_DONE ||
                     explain(why, "%.300s", answer.text));
     const char *damage = good ? sample_damage(&s) : NULL;
-    if (good && damage == NULL && s.gradients != NULL) {
-        damage = gradients_damage(s.gradients, &s);
-    }
     good = good && (damage == NULL || explain(why, "%s", damage)) && is_right(lane, &s, why);
     good = good && (!arena_differs(&door->arena, &s, &placed) ||
                     explain(why, "the output was written after the answer"));

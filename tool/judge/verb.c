@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
+
 #include <unistd.h>
 
 #include "attn.h"
@@ -75,11 +75,6 @@ struct report {
 };
 
 /* ---- the candidate --------------------------------------------------------------------------- */
-
-static bool ends_with(const char *text, const char *end) {
-    const size_t size = strlen(text), length = strlen(end);
-    return size > length && strcmp(text + size - length, end) == 0;
-}
 
 bool subject_parse(const char *text, struct subject *subject, attn_error *why) {
     subject->text = text;
@@ -414,9 +409,7 @@ static int judge_and_tell(struct request *r) {
     static struct report report;
     attn_error why = {""};
     if (r->seed < 0) {
-        uint32_t seed = 0;
-        syscall(SYS_getrandom, &seed, sizeof seed, 0U);
-        r->seed = seed;
+        r->seed = (uint32_t)rng_fresh();
     }
     r->judge.subject = &r->subject;
     r->judge.seed = (uint64_t)r->seed;

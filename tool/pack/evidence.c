@@ -58,10 +58,7 @@ static bool read_unit(struct work *work, size_t index, attn_error *why) {
 
 /* Artifacts have their hash, also those that no unit names: a run may be killed between the two. */
 static bool read_all(struct work *work, attn_error *why) {
-    work->units = calloc(work->names.count + 1, sizeof *work->units);
-    if (work->units == NULL) {
-        return explain(why, "out of memory");
-    }
+    work->units = must(calloc(work->names.count + 1, sizeof *work->units));
     bool good = true;
     for (size_t i = 0; good && i < work->names.count; i++) {
         good = read_unit(work, i, why);
@@ -260,23 +257,10 @@ static void write_evidence(struct json *json, struct work *work) {
     names_json(json, "artifacts", &work->artifacts);
 }
 
-/* In canonical form, for free(). */
-static char *text_of(struct work *work, size_t *bytes, attn_error *why) {
-    struct memo memo;
-    if (!memo_begin(&memo, why)) {
-        return NULL;
-    }
-    write_evidence(&memo.json, work);
-    return memo_text(&memo, bytes, why);
-}
-
 /* The hash of a list of hashes: the plan, the units, the artifacts, a line each. */
-static bool hash_root(const struct work *work, char root[SHA256_TEXT], attn_error *why) {
+static void hash_root(const struct work *work, char root[SHA256_TEXT]) {
     const size_t count = 1 + work->names.count + work->artifacts.count;
-    char *lines = malloc(count * SHA256_TEXT + 1); /* a line is as long as a terminated hash */
-    if (lines == NULL) {
-        return explain(why, "out of memory");
-    }
+    char *lines = must(malloc(count * SHA256_TEXT + 1)); /* a line is as long as a hash and a 0 */
     for (size_t i = 0; i < count; i++) {
         const char *name = i == 0 ? work->pack->plan_hash
                            : i <= work->names.count
@@ -286,27 +270,26 @@ static bool hash_root(const struct work *work, char root[SHA256_TEXT], attn_erro
     }
     sha256_text(lines, count * SHA256_TEXT, root);
     free(lines);
-    return true;
 }
 
 bool evidence_make(const struct pack *pack, struct evidence *evidence, attn_error *why) {
     *evidence = (struct evidence){.judgement.gate = GATE_NOT_RUN};
     struct work work = {.pack = pack, .evidence = evidence};
     bool good = plan_check(pack->plan, why) && pack_list(pack, PACK_UNITS, &work.names, why) &&
-                pack_list(pack, PACK_ARTIFACTS, &work.artifacts, why) && read_all(&work, why) &&
-                hash_root(&work, evidence->root, why);
+                pack_list(pack, PACK_ARTIFACTS, &work.artifacts, why) && read_all(&work, why);
     if (good) {
         const struct json_value *rows = json_at(pack->plan, "rows");
+        struct memo memo;
         size_t slots = 0;
         for (size_t i = 0; i < json_count_of(rows); i++) {
             slots += json_count_of(json_at(json_item(rows, i), "subjects"));
         }
-        evidence->rows = calloc(json_count_of(rows), sizeof *evidence->rows);
-        evidence->slots = calloc(slots + 1, sizeof *evidence->slots);
-        good = (evidence->rows != NULL && evidence->slots != NULL) || explain(why, "out of memory");
-    }
-    if (good) {
-        evidence->text = text_of(&work, &evidence->text_bytes, why);
+        evidence->rows = must(calloc(json_count_of(rows), sizeof *evidence->rows));
+        evidence->slots = must(calloc(slots + 1, sizeof *evidence->slots));
+        hash_root(&work, evidence->root);
+        memo_begin(&memo);
+        write_evidence(&memo.json, &work);
+        evidence->text = memo_text(&memo, &evidence->text_bytes, why);
         good = evidence->text != NULL;
     }
     for (size_t i = 0; work.units != NULL && i < work.names.count; i++) {

@@ -25,20 +25,15 @@ static const char PLAN[] = "plan.json";
 enum { HASH_DIGITS = SHA256_TEXT - 1 };
 
 /* PATH/NAME, for free(). */
-static char *join_path(const char *path, const char *name, attn_error *why) {
+static char *join_path(const char *path, const char *name) {
     char *joined = NULL;
-    if (asprintf(&joined, "%s/%s", path, name) < 0) {
-        explain(why, "out of memory");
-        return NULL;
-    }
-    return joined;
+    return must(asprintf(&joined, "%s/%s", path, name) > 0 ? joined : NULL);
 }
 
-static char *path_in(const struct pack *pack, enum pack_folder folder, const char *name,
-                     attn_error *why) {
+static char *path_in(const struct pack *pack, enum pack_folder folder, const char *name) {
     char file[SHA256_TEXT + 16];
     snprintf(file, sizeof file, "%s/%s%s", FOLDERS[folder], name, SUFFIXES[folder]);
-    return join_path(pack->path, file, why);
+    return join_path(pack->path, file);
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
@@ -72,10 +67,8 @@ static bool make_folder(const char *path, attn_error *why) {
 static bool add(const struct pack *pack, enum pack_folder folder, const void *data, size_t bytes,
                 char name[SHA256_TEXT], attn_error *why) {
     sha256_text(data, bytes, name);
-    char *home = join_path(pack->path, FOLDERS[folder], why);
-    char *path = path_in(pack, folder, name, why);
-    const bool good = home != NULL && path != NULL && make_folder(home, why) &&
-                      write_whole(path, data, bytes, why);
+    char *home = join_path(pack->path, FOLDERS[folder]), *path = path_in(pack, folder, name);
+    const bool good = make_folder(home, why) && write_whole(path, data, bytes, why);
     free(path);
     free(home);
     return good;
@@ -91,7 +84,7 @@ static bool check_schema(const struct json_value *document, const char *schema, 
 static char *canonical_of(const char *json, const char *schema, size_t *bytes, attn_error *why) {
     struct json_value *document = json_read(json, strlen(json), why);
     char *text = document != NULL && check_schema(document, schema, why)
-                     ? json_canonical(document, bytes, why)
+                     ? json_canonical(document, bytes)
                      : NULL;
     json_free(document);
     return text;
@@ -114,16 +107,16 @@ bool pack_add_artifact(const struct pack *pack, const void *data, size_t bytes,
 
 bool pack_publish(const struct pack *pack, const char *file, const char *text, size_t bytes,
                   attn_error *why) {
-    char *path = join_path(pack->path, file, why);
-    const bool good = path != NULL && write_whole(path, text, bytes, why);
+    char *path = join_path(pack->path, file);
+    const bool good = write_whole(path, text, bytes, why);
     free(path);
     return good;
 }
 
 bool pack_withdraw(const struct pack *pack, const char *file, attn_error *why) {
-    char *path = join_path(pack->path, file, why);
-    const bool good = path != NULL && (unlink(path) == 0 || errno == ENOENT ||
-                                       explain(why, "%s: %s", path, strerror(errno)));
+    char *path = join_path(pack->path, file);
+    const bool good =
+        unlink(path) == 0 || errno == ENOENT || explain(why, "%s: %s", path, strerror(errno));
     free(path);
     return good;
 }
@@ -132,10 +125,8 @@ bool pack_withdraw(const struct pack *pack, const char *file, attn_error *why) {
 
 /* What a killed run may leave, and the folder itself. */
 static bool is_ignored(const char *name) {
-    const size_t length = strlen(name);
     return strcmp(name, ".") == 0 || strcmp(name, "..") == 0 ||
-           (strncmp(name, ".attest-", 8) == 0 && length > 4 &&
-            strcmp(name + length - 4, ".tmp") == 0);
+           (strncmp(name, ".attest-", 8) == 0 && ends_with(name, ".tmp"));
 }
 
 /* Whether a file's name is a hash and the suffix. */
@@ -148,35 +139,23 @@ static int by_name(const void *a, const void *b) {
     return memcmp(a, b, HASH_DIGITS);
 }
 
-static bool add_name(struct pack_names *list, const char *name) {
-    void *grown = realloc(list->names, (list->count + 1) * sizeof *list->names);
-    if (grown != NULL) {
-        list->names = grown;
-        snprintf(list->names[list->count++], SHA256_TEXT, "%.*s", HASH_DIGITS, name);
-    }
-    return grown != NULL;
-}
-
 bool pack_list(const struct pack *pack, enum pack_folder folder, struct pack_names *names,
                attn_error *why) {
     *names = (struct pack_names){0};
-    char *home = join_path(pack->path, FOLDERS[folder], why);
-    DIR *entries = home != NULL ? opendir(home) : NULL;
-    bool good = home != NULL;
-    if (good && entries == NULL && errno != ENOENT) { /* a run that was killed early has none yet */
-        good = explain(why, "%s: %s", home, strerror(errno));
-    }
+    char *home = join_path(pack->path, FOLDERS[folder]);
+    DIR *entries = opendir(home);
+    bool good = entries != NULL || errno == ENOENT || /* a run that was killed early has none yet */
+                explain(why, "%s: %s", home, strerror(errno));
     const struct dirent *entry;
     while (good && entries != NULL && (entry = readdir(entries)) != NULL) {
         if (is_ignored(entry->d_name)) {
             continue;
         }
-        if (!is_hash(entry->d_name, SUFFIXES[folder])) {
-            good = explain(why, "%s/%s: no part of a pack, expected 64 hexadecimal digits%s", home,
-                           entry->d_name, SUFFIXES[folder]);
-        } else if (!add_name(names, entry->d_name)) {
-            good = explain(why, "out of memory");
-        }
+        good = is_hash(entry->d_name, SUFFIXES[folder]) ||
+               explain(why, "%s/%s: no part of a pack, expected 64 hexadecimal digits%s", home,
+                       entry->d_name, SUFFIXES[folder]);
+        names->names = grow(names->names, names->count, sizeof *names->names);
+        snprintf(names->names[names->count++], SHA256_TEXT, "%.*s", HASH_DIGITS, entry->d_name);
     }
     if (entries != NULL) {
         closedir(entries);
@@ -201,8 +180,8 @@ char *pack_read(const struct pack *pack, enum pack_folder folder, const char *na
         explain(why, "'%s' names no file of a pack, expected 64 hexadecimal digits", name);
         return NULL;
     }
-    char *path = path_in(pack, folder, name, why);
-    char *data = path != NULL ? file_read(path, bytes, why) : NULL;
+    char *path = path_in(pack, folder, name);
+    char *data = file_read(path, bytes, why);
     if (data != NULL) {
         char hash[SHA256_TEXT];
         sha256_text(data, *bytes, hash);
@@ -231,11 +210,10 @@ struct json_value *pack_read_unit(const struct pack *pack, const char *name, att
 }
 
 char *pack_published(const struct pack *pack, const char *file, size_t *bytes, attn_error *why) {
-    char *path = join_path(pack->path, file, why);
-    char *text = NULL;
-    if (path != NULL && access(path, F_OK) != 0 && errno == ENOENT) {
+    char *path = join_path(pack->path, file), *text = NULL;
+    if (access(path, F_OK) != 0 && errno == ENOENT) {
         explain(why, "%s", "");
-    } else if (path != NULL) {
+    } else {
         text = file_read(path, bytes, why);
     }
     free(path);
@@ -271,10 +249,7 @@ static bool take_plan(struct pack *pack, const char *path, const char *text, siz
 bool pack_open(struct pack *pack, const char *path, attn_error *why) {
     struct stat info;
     size_t bytes = 0;
-    *pack = (struct pack){.path = strdup(path)};
-    if (pack->path == NULL) {
-        return explain(why, "out of memory");
-    }
+    *pack = (struct pack){.path = must(strdup(path))};
     if (stat(path, &info) != 0) {
         return explain(why, "%s: %s", path, strerror(errno));
     }
@@ -331,9 +306,6 @@ bool pack_make_folder(const char *path, attn_error *why) {
 }
 
 bool pack_create(struct pack *pack, const char *path, const char *plan, attn_error *why) {
-    *pack = (struct pack){.path = strdup(path)};
-    if (pack->path == NULL) {
-        return explain(why, "out of memory");
-    }
+    *pack = (struct pack){.path = must(strdup(path))};
     return pack_make_folder(path, why) && pack_replan(pack, plan, why);
 }

@@ -148,7 +148,7 @@ static void put_environment(const struct pack_report *report, struct doc *doc) {
         struct json_value value = *item;
         value.key = NULL;
         size_t bytes;
-        char *text = json_canonical(&value, &bytes, NULL);
+        char *text = json_canonical(&value, &bytes);
         doc_row(doc);
         doc_cell(doc, "%s", text_or(item->key, ""));
         doc_cell(doc, "%s", text_or(json_text_of(item), text_or(text, "")));

@@ -37,10 +37,7 @@ static bool read_slot(struct pack_report *report, const struct json_value *row,
 
 static bool read_slots(struct pack_report *report, attn_error *why) {
     const struct json_value *rows = json_at(report->document, "rows");
-    report->slots = calloc(report->evidence.slot_count + 1, sizeof *report->slots);
-    if (report->slots == NULL) {
-        return explain(why, "out of memory");
-    }
+    report->slots = must(calloc(report->evidence.slot_count + 1, sizeof *report->slots));
     for (size_t i = 0; i < json_count_of(rows); i++) {
         const struct json_value *subjects = json_at(json_item(rows, i), "subjects");
         for (size_t j = 0; j < json_count_of(subjects); j++) {
@@ -119,15 +116,12 @@ static bool read_timing(const struct pack_report *report, const struct report_sl
     return timing->text != NULL && timing->mode != NULL && timing->cache != NULL;
 }
 
-static bool read_timings(struct pack_report *report, attn_error *why) {
+static void read_timings(struct pack_report *report) {
     size_t count = 0;
     for (size_t i = 0; i < report->slot_count; i++) {
         count += json_count_of(report->slots[i].timings);
     }
-    report->timings = calloc(count + 1, sizeof *report->timings);
-    if (report->timings == NULL) {
-        return explain(why, "out of memory");
-    }
+    report->timings = must(calloc(count + 1, sizeof *report->timings));
     for (size_t i = 0; i < report->slot_count; i++) {
         const struct report_slot *slot = &report->slots[i];
         const struct json_value *raw = json_at(slot->unit, "timings");
@@ -139,7 +133,6 @@ static bool read_timings(struct pack_report *report, attn_error *why) {
                             &report->timings[report->timing_count]);
         }
     }
-    return true;
 }
 
 /* ---- the whole ------------------------------------------------------------------------------- */
@@ -159,7 +152,11 @@ bool report_open(struct pack_report *report, const char *path, bool *changed, at
         judge(&report->evidence.judgement, GATE_NOT_RUN, "the run did not end");
     }
     report->document = json_read(report->evidence.text, report->evidence.text_bytes, why);
-    return report->document != NULL && read_slots(report, why) && read_timings(report, why);
+    const bool good = report->document != NULL && read_slots(report, why);
+    if (good) {
+        read_timings(report);
+    }
+    return good;
 }
 
 void report_close(struct pack_report *report) {

@@ -5,7 +5,6 @@
  */
 #include "run/alone.h"
 
-#include <ftw.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,13 +38,6 @@ void alone_args(struct alone *a, struct arg args[ALONE_ARGS]) {
 }
 
 /* ---- the pack -------------------------------------------------------------------------------- */
-
-static int remove_one(const char *path, const struct stat *info, int type, struct FTW *place) {
-    (void)info;
-    (void)type;
-    (void)place;
-    return remove(path);
-}
 
 /* The folder of the pack, which must be new. */
 static bool choose_folder(struct alone *a, char folder[TEMPORARY_SIZE], attn_error *why) {
@@ -223,7 +215,7 @@ int alone_run(struct alone *a, const struct alone_view *view) {
         status = work(a, plan, &why) ? print(a, view) : complain("%s: %s", a->verb, why.text);
     }
     if (a->pack.path != NULL && !a->keep) {
-        nftw(a->pack.path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+        remove_folder(a->pack.path);
     }
     evidence_free(&a->evidence);
     pack_close(&a->pack);

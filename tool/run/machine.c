@@ -46,13 +46,8 @@ static bool take_variant(struct run_device *device, const char *line) {
     if (strcmp(runs, "yes") != 0 && subject.refusal[0] == '\0') {
         snprintf(subject.refusal, sizeof subject.refusal, "it cannot run here");
     }
-    struct run_subject *grown =
-        realloc(device->subjects, (device->count + 1) * sizeof *device->subjects);
-    if (grown == NULL) {
-        return false;
-    }
-    device->subjects = grown;
-    grown[device->count++] = subject;
+    device->subjects = grow(device->subjects, device->count, sizeof *device->subjects);
+    device->subjects[device->count++] = subject;
     return true;
 }
 

@@ -12,10 +12,12 @@
 #include <string.h>
 #include <sys/utsname.h>
 
+#include "base/memo.h"
 #include "base/message.h"
 #include "device/kernels.h"
 #include "pack/evidence.h"
 #include "pack/plan.h"
+#include "stages/stage.h"
 
 struct making {
     const struct run_request *request;
@@ -284,14 +286,6 @@ static void put_variants(const struct making *making) {
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
-static void put_list(struct json *json, const char *key, const struct arg_list *list) {
-    json_open(json, key, '[');
-    for (size_t i = 0; i < list->count; i++) {
-        json_text(json, NULL, list->items[i]);
-    }
-    json_close(json);
-}
-
 static bool put_head(const struct making *making, attn_error *why) {
     const struct run_request *request = making->request;
     struct json *json = making->json;
@@ -301,7 +295,6 @@ static bool put_head(const struct making *making, attn_error *why) {
         return false;
     }
     snprintf(seed, sizeof seed, "%016llx", (unsigned long long)request->seed);
-    json_open(json, NULL, '{');
     json_text(json, "schema", PACK_SCHEMA);
     json_text(json, "mode", request->full ? "full" : "quick");
     json_text(json, "tool", tool);
@@ -312,8 +305,8 @@ static bool put_head(const struct making *making, attn_error *why) {
         json_text(json, "commit", request->commit);
     }
     json_open(json, "request", '{');
-    put_list(json, "stages", &request->stages);
-    put_list(json, "devices", &request->devices);
+    json_texts(json, "stages", request->stages.items, request->stages.count);
+    json_texts(json, "devices", request->devices.items, request->devices.count);
     json_text(json, "variant", request->variant);
     json_close(json);
     (void)uname(&host);
@@ -364,10 +357,7 @@ static bool ask_devices(struct making *making, attn_error *why) {
     static const char *const USUAL[] = {"cpu", "vgpu", "cuda:0"};
     const struct arg_list *asked = &making->request->devices;
     const size_t count = asked->count > 0 ? asked->count : sizeof USUAL / sizeof *USUAL;
-    making->devices = calloc(count, sizeof *making->devices);
-    if (making->devices == NULL) {
-        return explain(why, "out of memory");
-    }
+    making->devices = must(calloc(count, sizeof *making->devices));
     bool good = true;
     while (good && making->device_count < count) {
         const size_t i = making->device_count++;
@@ -386,33 +376,25 @@ static bool ask_devices(struct making *making, attn_error *why) {
 char *run_plan_make(const struct run_request *request, const struct json_value *before,
                     attn_error *why) {
     struct making making = {.request = request, .before = before};
-    const char *pattern = request->variant != NULL ? request->variant : "";
-    char *text = NULL, cause[128];
+    struct memo memo;
     size_t bytes = 0;
-    const int error = regcomp(&making.regex, pattern, REG_EXTENDED | REG_NOSUB);
-    if (error != 0) {
-        regerror(error, &making.regex, cause, sizeof cause);
-        explain(why, "--variant: '%.80s' is no regular expression: %s", pattern, cause);
+    if (!stage_pattern(request->variant, &making.regex, why)) {
         return NULL;
     }
-    FILE *out = open_memstream(&text, &bytes);
-    struct json json = json_begin(out);
-    making.json = &json;
-    bool good = (out != NULL || explain(why, "out of memory")) && check_names(request, why) &&
-                check_pattern(&making, why) && ask_devices(&making, why) && put_head(&making, why);
+    memo_begin(&memo);
+    making.json = &memo.json;
+    const bool good = check_names(request, why) && check_pattern(&making, why) &&
+                      ask_devices(&making, why) && put_head(&making, why);
     if (good) {
         put_rows(&making);
         put_variants(&making);
-        json_close(&json);
-    }
-    if (out != NULL && (fclose(out) != 0 && good)) {
-        good = explain(why, "out of memory");
     }
     for (size_t i = 0; i < making.device_count; i++) {
         free(making.devices[i].subjects);
     }
     free(making.devices);
     regfree(&making.regex);
+    char *text = memo_text(&memo, &bytes, good ? why : NULL);
     if (!good) {
         free(text);
         return NULL;
@@ -454,14 +436,14 @@ bool run_plan_request(const struct json_value *plan, struct run_request *request
 /* ---- parts on other machines ----------------------------------------------------------------- */
 
 static bool same_json(const struct json_value *a, const struct json_value *b) {
-    size_t sizes[2] = {0, 0};
-    char *texts[2] = {a != NULL ? json_canonical(a, &sizes[0], NULL) : NULL,
-                      b != NULL ? json_canonical(b, &sizes[1], NULL) : NULL};
-    const bool same = a == NULL || b == NULL
-                          ? a == b
-                          : texts[0] != NULL && texts[1] != NULL && strcmp(texts[0], texts[1]) == 0;
-    free(texts[0]);
-    free(texts[1]);
+    size_t bytes;
+    if (a == NULL || b == NULL) {
+        return a == b;
+    }
+    char *one = json_canonical(a, &bytes), *other = json_canonical(b, &bytes);
+    const bool same = strcmp(one, other) == 0;
+    free(one);
+    free(other);
     return same;
 }
 

@@ -20,6 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/message.h"
 #include "run/run.h"
 
@@ -30,15 +31,6 @@ struct spread {
     const struct pack *pack; /* NULL: its plan is to be made */
     char out[PATH_MAX];      /* workers may have another working directory */
 };
-
-static void put_out(struct spread *s) {
-    char here[PATH_MAX];
-    if (s->request->out[0] == '/' || getcwd(here, sizeof here) == NULL) {
-        snprintf(s->out, sizeof s->out, "%s", s->request->out);
-    } else {
-        snprintf(s->out, sizeof s->out, "%.2000s/%.2000s", here, s->request->out);
-    }
-}
 
 /* The request, for the worker that makes the plan. */
 static void add_request(const struct run_request *r, struct job_words *words) {
@@ -98,7 +90,7 @@ bool run_spread_plan(const struct run_request *request, const struct jobs *jobs,
     struct spread s = {.request = request};
     struct stat info;
     attn_error lost;
-    put_out(&s);
+    absolute_path(request->out, s.out);
     const struct job_terms terms = {
         .label = "plan", .tasks = 1, .words = put_words, .left = plan_left, .user = &s};
     const struct jobs one = {jobs->command, 1};
@@ -112,7 +104,7 @@ bool run_spread_plan(const struct run_request *request, const struct jobs *jobs,
 bool run_spread(const struct pack *pack, const struct run_request *request, const struct jobs *jobs,
                 attn_error *lost, attn_error *why) {
     struct spread s = {.request = request, .pack = pack};
-    put_out(&s);
+    absolute_path(request->out, s.out);
     const struct job_terms terms = {
         .label = "slots", .tasks = PARTS, .words = put_words, .left = parts_left, .user = &s};
     return jobs_run(jobs, &terms, lost, why);

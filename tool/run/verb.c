@@ -19,6 +19,7 @@
 #include "base/args.h"
 #include "base/conversation.h"
 #include "base/message.h"
+#include "base/random.h"
 #include "cli/verbs.h"
 #include "pack/evidence.h"
 #include "pack/plan.h"
@@ -40,17 +41,6 @@ struct options {
 };
 
 /* ---- the pack -------------------------------------------------------------------------------- */
-
-/* 63 bits, which is what attest parity --seed takes. */
-static bool fresh_seed(uint64_t *seed, attn_error *why) {
-    FILE *in = fopen("/dev/urandom", "rb");
-    const bool good = in != NULL && fread(seed, sizeof *seed, 1, in) == 1;
-    if (in != NULL) {
-        fclose(in);
-    }
-    *seed >>= 1;
-    return good || explain(why, "/dev/urandom: no random numbers: %s", strerror(errno));
-}
 
 /* Two runs in one pack would do all twice, which is INVALID. Runs of parts share the pack; each
  * locks its part (the parent of workers: 0), a byte of the plan. The locks end with the process. */
@@ -84,7 +74,8 @@ static bool lock_part(const char *folder, int64_t number, attn_error *why) {
 
 /* The lock comes before the first file: of two that start in one folder one writes nothing. */
 static bool start_pack(struct pack *pack, struct run_request *request, attn_error *why) {
-    char *plan = fresh_seed(&request->seed, why) ? run_plan_make(request, NULL, why) : NULL;
+    request->seed = rng_fresh() >> 1; /* 63 bits, which is what attest parity --seed takes */
+    char *plan = run_plan_make(request, NULL, why);
     const bool good = plan != NULL && pack_make_folder(request->out, why) &&
                       lock_pack(request->out, LOCK_EX, why) &&
                       pack_create(pack, request->out, plan, why) &&

@@ -27,6 +27,7 @@
 #include "base/clock.h"
 #include "base/conversation.h"
 #include "base/json_read.h"
+#include "base/memo.h"
 #include "base/message.h"
 #include "base/progress.h"
 #include "device/vgpu_findings.h"
@@ -42,45 +43,28 @@ static recorder *const RECORDERS[STAGES] = {
 
 /* ---- units ----------------------------------------------------------------------------------- */
 
-/* A unit that is being written. */
-struct draft {
-    struct json json;
-    char *text;
-    size_t bytes;
-};
-
 /* Up to what was observed. */
-static bool draft_open(struct draft *draft, const struct pack *pack, const struct json_value *row,
-                       const struct json_value *subject, attn_error *why) {
-    FILE *out = open_memstream(&draft->text, &draft->bytes);
-    if (out == NULL) {
-        return explain(why, "out of memory");
-    }
-    draft->json = json_begin(out);
-    struct json *json = &draft->json;
-    json_open(json, NULL, '{');
+static void unit_begin(struct memo *memo, const struct pack *pack, const struct json_value *row,
+                       const struct json_value *subject) {
+    struct json *json = &memo->json;
+    memo_begin(memo);
     json_text(json, "schema", PACK_UNIT_SCHEMA);
-    json_text(json, "stage", json_text_of(json_at(row, "stage")));
-    json_text(json, "device", json_text_of(json_at(row, "device")));
-    json_text(json, "variant", json_text_of(json_at(subject, "variant")));
-    json_text(json, "image", json_text_of(json_at(subject, "image")));
-    json_text(json, "tool", json_text_of(json_at(pack->plan, "tool")));
-    json_text(json, "library", json_text_of(json_at(pack->plan, "library")));
-    json_text(json, "seed", json_text_of(json_at(pack->plan, "seed")));
-    return true;
+    json_text(json, "stage", json_text_at(row, "stage"));
+    json_text(json, "device", json_text_at(row, "device"));
+    json_text(json, "variant", json_text_at(subject, "variant"));
+    json_text(json, "image", json_text_at(subject, "image"));
+    json_text(json, "tool", json_text_at(pack->plan, "tool"));
+    json_text(json, "library", json_text_at(pack->plan, "library"));
+    json_text(json, "seed", json_text_at(pack->plan, "seed"));
 }
 
-/* Stores it, unless it is to be thrown away. */
-static bool draft_close(struct draft *draft, const struct pack *pack, bool keep, double seconds,
-                        attn_error *why) {
+static bool unit_end(struct memo *memo, const struct pack *pack, double seconds, attn_error *why) {
     char name[SHA256_TEXT];
-    if (keep) {
-        json_real(&draft->json, "seconds", seconds);
-        json_close(&draft->json);
-    }
-    const bool closed = fclose(draft->json.out) == 0 || explain(why, "out of memory");
-    const bool good = closed && (!keep || pack_add_unit(pack, draft->text, name, why));
-    free(draft->text);
+    size_t bytes = 0;
+    json_real(&memo->json, "seconds", seconds);
+    char *text = memo_text(memo, &bytes, why);
+    const bool good = text != NULL && pack_add_unit(pack, text, name, why);
+    free(text);
     return good;
 }
 
@@ -88,12 +72,10 @@ static bool draft_close(struct draft *draft, const struct pack *pack, bool keep,
 static bool add_broken(const struct pack *pack, const struct json_value *row,
                        const struct json_value *subject, double seconds, const char *reason,
                        attn_error *why) {
-    struct draft draft;
-    if (!draft_open(&draft, pack, row, subject, why)) {
-        return false;
-    }
-    json_text(&draft.json, "broken", reason);
-    return draft_close(&draft, pack, true, seconds, why);
+    struct memo memo;
+    unit_begin(&memo, pack, row, subject);
+    json_text(&memo.json, "broken", reason);
+    return unit_end(&memo, pack, seconds, why);
 }
 
 /* ---- the child ------------------------------------------------------------------------------- */
@@ -128,21 +110,17 @@ static enum result do_slot(struct pack *pack, const struct json_value *row,
                            const struct json_value *subject, int64_t after, int64_t lanes,
                            attn_error *why) {
     const double started = clock_seconds();
-    struct draft draft;
+    struct memo memo;
     attn_error cause = {""};
-    if (!draft_open(&draft, pack, row, subject, why)) {
-        return UNWRITABLE;
-    }
-    const bool good = record(pack, row, subject, after, &draft.json, &cause);
+    unit_begin(&memo, pack, row, subject);
+    const bool good = record(pack, row, subject, after, &memo.json, &cause);
     const double seconds = clock_seconds() - started;
-    if (good) {
-        json_int(&draft.json, "lanes", lanes);
+    if (!good) {
+        json_free(memo_end(&memo, NULL));
+        return add_broken(pack, row, subject, seconds, cause.text, why) ? BROKEN : UNWRITABLE;
     }
-    if (!draft_close(&draft, pack, good, seconds, why) ||
-        (!good && !add_broken(pack, row, subject, seconds, cause.text, why))) {
-        return UNWRITABLE;
-    }
-    return good ? RECORDED : BROKEN;
+    json_int(&memo.json, "lanes", lanes);
+    return unit_end(&memo, pack, seconds, why) ? RECORDED : UNWRITABLE;
 }
 
 /* slots: "0,3,7". */
@@ -277,7 +255,7 @@ static size_t *find_slots(const struct pack *pack, size_t index, const struct ru
     size_t *slots = NULL, number = 0;
     *count = 0;
     if (evidence_make(pack, &evidence, why)) {
-        slots = calloc(evidence.slot_count + 1, sizeof *slots);
+        slots = must(calloc(evidence.slot_count + 1, sizeof *slots));
     }
     for (size_t i = 0; slots != NULL && i < evidence.slot_count; i++) {
         const struct evidence_slot *slot = &evidence.slots[i];
@@ -346,13 +324,8 @@ static bool take_line(void *user, char *line) {
  * died in none, the first one does, so that there is an end. */
 static void run_child(struct lane *lane) {
     struct row_work *work = lane->work;
-    char row[24], lanes[24], *slots = malloc(24 * (lane->count + 1));
-    attn_error why = {"out of memory"};
-    if (slots == NULL) {
-        work->unwritable = true;
-        explain(&work->why, "%s", why.text);
-        return;
-    }
+    char row[24], lanes[24], *slots = must(malloc(24 * (lane->count + 1)));
+    attn_error why = {""};
     size_t used = 0;
     slots[0] = '\0';
     for (size_t i = lane->next; i < lane->count; i++) {
@@ -452,7 +425,6 @@ static bool run_row(struct pack *pack, size_t index, const struct run_request *r
     if (absent == NULL || absent->kind != JSON_NULL) {
         return true;
     }
-    explain(why, "out of memory");
     size_t *slots = find_slots(pack, index, &request->part, &count, why);
     if (slots == NULL) {
         return false;

@@ -23,7 +23,7 @@ bool stage_pattern(const char *pattern, regex_t *regex, attn_error *why) {
     const int error = regcomp(regex, text, REG_EXTENDED | REG_NOSUB);
     regerror(error, regex, reason, sizeof reason);
     return error == 0 ||
-           explain(why, "--variant: '%s' is not a regular expression: %s", text, reason);
+           explain(why, "--variant: '%.80s' is no regular expression: %s", text, reason);
 }
 
 bool stage_next(const attn_context *context, const regex_t *regex, int32_t *index,
@@ -37,12 +37,6 @@ bool stage_next(const attn_context *context, const regex_t *regex, int32_t *inde
 }
 
 /* ---- the tool -------------------------------------------------------------------------------- */
-
-bool stage_self(char path[PATH_MAX], attn_error *why) {
-    const ssize_t length = readlink("/proc/self/exe", path, PATH_MAX - 1);
-    path[length > 0 ? length : 0] = '\0';
-    return length > 0 || explain(why, "/proc/self/exe: %s", strerror(errno));
-}
 
 bool stage_run(const char *log, double limit, struct child *child, attn_error *why, ...) {
     enum { MOST = 40 };

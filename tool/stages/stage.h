@@ -22,8 +22,6 @@ bool stage_pattern(const char *pattern, regex_t *regex, attn_error *why);
 bool stage_next(const attn_context *context, const regex_t *regex, int32_t *index,
                 attn_variant *variant);
 
-/* The path of this program. */
-bool stage_self(char path[PATH_MAX], attn_error *why);
 
 /* child_run of the words that follow, up to NULL; empty ones are left out. */
 bool stage_run(const char *log, double limit, struct child *child, attn_error *why, ...)

@@ -50,7 +50,7 @@ static bool on_gpu(const struct bench *bench) {
 /* Computes a set once and compares it. */
 static enum outcome check(struct bench *bench, int set, struct verdict *verdict, attn_error *why) {
     struct bench_sets *sets = &bench->sets;
-    if (!sets_poison(sets, set, bench->runner->stream, why) ||
+    if (!sets_poison(sets, set, 1, bench->runner->stream, why) ||
         !runner_compute(bench->runner, &sets->tensors[set], why)) {
         return OUTCOME_FAILED;
     }
@@ -105,7 +105,7 @@ static enum outcome prepare_and_check(struct bench *bench, struct verdict *worst
 static bool try_comparison(struct bench *bench, bool *caught, attn_error *why) {
     struct bench_sets *sets = &bench->sets;
     void *stream = bench->runner->stream;
-    if (!sets_poison(sets, 0, stream, why) || !sets_compare(sets, 0, stream, why)) {
+    if (!sets_poison(sets, 0, 1, stream, why) || !sets_compare(sets, 0, 1, stream, why)) {
         return false;
     }
     const int64_t count = sets_differing(sets, why);
@@ -127,19 +127,12 @@ static bool before_sample(void *self, int first, int count, void *stream, attn_e
     for (int i = 0; good && bench->rewarm && i < count; i++) {
         good = compute(bench, (first + i) % sets, stream, why);
     }
-    for (int i = 0; good && i < count; i++) {
-        good = sets_poison(&bench->sets, (first + i) % sets, stream, why);
-    }
-    return good;
+    return good && sets_poison(&bench->sets, first, count, stream, why);
 }
 
 static bool after_sample(void *self, int first, int count, void *stream, attn_error *why) {
     struct bench *bench = self;
-    bool good = true;
-    for (int i = 0; good && i < count; i++) {
-        good = sets_compare(&bench->sets, (first + i) % bench->sets.count, stream, why);
-    }
-    return good;
+    return sets_compare(&bench->sets, first, count, stream, why);
 }
 
 double direction_flops(const attn_problem *p, int direction) {
@@ -182,10 +175,9 @@ static bool take(struct bench *bench, enum mode mode, enum cache_state state, st
     bench->rewarm = state == CACHE_WARM && stay * sets->set_bytes <= (double)sets->cache->bytes;
     const bool opened =
         timer_open(&timer, bench->runner, &bench->cache, &work, &timer_options, why);
-    bool good = opened && timer_run(&timer, &row->timing, why);
-    for (int i = 0; good && i < sets->count; i++) { /* calls outside of samples (host_us), too */
-        good = sets_compare(sets, i, bench->runner->stream, why);
-    }
+    const bool good = opened && timer_run(&timer, &row->timing, why) &&
+                      /* calls outside of samples (host_us), too */
+                      sets_compare(sets, 0, sets->count, bench->runner->stream, why);
     *distrusted = timer.distrusted;
     timer_close(&timer);
     row->differing = good ? sets_differing(sets, why) : -1;
@@ -292,7 +284,7 @@ void measure(struct runner *runner, const attn_problem *problem,
                                      .cache = &bench.cache,
                                      .problem = &m->problem,
                                      .lse = options->lse,
-                                     .random = {options->seed}};
+                                     .rng = options->seed};
     if (cache_open(&bench.cache, runner, &m->why)) {
         m->outcome = check_and_time(&bench, m);
     }

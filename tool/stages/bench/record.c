@@ -71,10 +71,7 @@ static bool measure_problem(const struct slot *slot, const attn_variant *variant
                        &problem, why)) {
         return false;
     }
-    struct measurement *m = malloc(sizeof *m);
-    if (m == NULL) {
-        return explain(why, "out of memory for a measurement");
-    }
+    struct measurement *m = must(malloc(sizeof *m));
     measure(recording->runner, &problem, &options, m);
     recording->problems[recording->count++] = m;
     for (int i = 0; i < m->row_count; i++) {
@@ -148,11 +145,7 @@ static void unit_json(struct json *json, const struct recording *recording, int6
         }
     }
     json_close(json);
-    json_open(json, "artifacts", '[');
-    if (recording->peers[0] != '\0') {
-        json_text(json, NULL, recording->peers);
-    }
-    json_close(json);
+    json_texts(json, "artifacts", &(const char *){recording->peers}, recording->peers[0] != '\0');
     if (recording->no_peers.text[0] != '\0') {
         json_text(json, "no_peers", recording->no_peers.text);
     }
@@ -178,7 +171,7 @@ static bool find_runner(struct peers *peers, attn_error *why) {
         snprintf(peers->program, PATH_MAX, "%s", asked);
         return true;
     }
-    if (!stage_self(self, why)) {
+    if (!program_path(self, why)) {
         return false;
     }
     *strrchr(self, '/') = '\0';
@@ -199,19 +192,14 @@ static bool run(const struct peers *peers, struct child *child, attn_error *why)
                      library ? peers->library : "", NULL);
 }
 
-/* The last line that it printed, for a sentence. */
+/* What it printed last, for a sentence. */
 static void last_words(const struct peers *peers, const struct child *child, attn_error *why) {
     char text[64];
     size_t bytes = 0;
     char *log = file_read(peers->log, &bytes, NULL);
-    while (log != NULL && bytes > 0 && (log[bytes - 1] == '\n' || log[bytes - 1] == '\r')) {
-        log[--bytes] = '\0';
-    }
-    const char *newline = log != NULL ? strrchr(log, '\n') : NULL;
-    const char *line = newline != NULL ? newline + 1 : log;
     explain(why, "%speers: %s%s%.200s", child->code == NOT_RUN_CODE ? "NOT_RUN: " : "",
-            child_text(child, text, sizeof text), line != NULL ? ": " : "",
-            line != NULL ? line : "");
+            child_text(child, text, sizeof text), log != NULL ? ": " : "",
+            log != NULL ? last_line(log) : "");
     free(log);
 }
 
@@ -240,9 +228,7 @@ bool record_peers(const struct pack *pack, char name[SHA256_TEXT], attn_error *w
         good = false;
     }
     good = good && store(&peers, pack, name, why);
-    unlink(peers.json);
-    unlink(peers.log);
-    rmdir(peers.folder);
+    remove_folder(peers.folder);
     return good;
 }
 

@@ -109,7 +109,7 @@ static bool upload(const struct trial *t, int region, size_t bytes, attn_error *
 }
 
 static bool trial_open(struct trial *t, attn_error *why) {
-    struct random random = {t->options->seed};
+    uint64_t rng = t->options->seed;
     size_t variants = 0;
     attn_variant variant = {.size = sizeof variant};
     while (attn_variant_get(t->runner->context, (int32_t)variants, &variant, NULL) == ATTN_OK) {
@@ -119,19 +119,19 @@ static bool trial_open(struct trial *t, attn_error *why) {
     t->room = (bytes / ALIGNMENT + 4) * ALIGNMENT;
     t->device = device_alloc(t->runner->memory, REGIONS * t->room, why);
     t->host = device_is_gpu(t->runner->memory) ? allocate_aligned(REGIONS * t->room) : t->device;
-    t->candidates = calloc(variants + 1, sizeof *t->candidates);
-    t->times = calloc(variants + 1, sizeof *t->times);
-    if (t->device == NULL || t->host == NULL || t->candidates == NULL || t->times == NULL) {
+    t->candidates = must(calloc(variants + 1, sizeof *t->candidates));
+    t->times = must(calloc(variants + 1, sizeof *t->times));
+    if (t->device == NULL || t->host == NULL) {
         return explain(why, "out of memory for tensors of %zu bytes", REGIONS * t->room);
     }
     bool good = cache_open(&t->cache, t->runner, why);
     for (int i = 0; good && i < MASK; i++) {
         const attn_dtype dtype = (attn_dtype)i;
-        fill_normal(&random, dtype, t->host + (size_t)i * t->room,
+        fill_normal(&rng, dtype, t->host + (size_t)i * t->room,
                     (int64_t)(t->room / attn_dtype_size(dtype)));
         good = upload(t, i, t->room, why);
     }
-    fill_mask(&random, (uint8_t *)t->host + MASK * t->room, (int64_t)t->room / 4);
+    fill_mask(&rng, (uint8_t *)t->host + MASK * t->room, (int64_t)t->room / 4);
     return good && upload(t, MASK, t->room / 4, why);
 }
 
@@ -230,10 +230,7 @@ static bool expect(struct trial *t, attn_error *why) {
     const double row = 2.0 * (double)p->seq_kv * (double)(p->head_dim + p->head_dim_v);
     const double afford = fmax(ROWS_LEAST, fmin(CHECK_BUDGET / row, ROWS_MOST));
     const size_t count = (size_t)fmin(afford, (double)(p->batch * p->heads_q * p->seq_q));
-    attn_row *rows = malloc(count * sizeof *rows);
-    if (rows == NULL) {
-        return explain(why, "out of memory for %zu rows", count);
-    }
+    attn_row *rows = must(malloc(count * sizeof *rows));
     const attn_status status = attn_rows_sample(p, t->options->seed, rows, count, why);
     for (size_t i = 0; p->packed && i < count; i++) { /* none past its sequence's end */
         rows[i].row %= sample_rows_q(&t->sample, rows[i].batch);
@@ -497,15 +494,12 @@ static void run_shapes(struct trial *t, struct json *json, struct result *result
 void regret_run(struct runner *runner, const struct regret_options *options, struct json *json,
                 struct regret_tally *all, int outcomes[OUTCOMES], attn_error *why) {
     struct trial t = {.runner = runner, .options = options, .outcomes = outcomes, .why = why};
-    struct result *results = calloc((size_t)options->shapes, sizeof *results);
+    struct result *results = must(calloc((size_t)options->shapes, sizeof *results));
     int count = 0;
     const bool gpu = device_is_gpu(runner->memory);
     t.limits = regret_limits(gpu, options->seconds);
     t.mode = gpu ? options->mode : MODE_EAGER;
-    if (results == NULL) {
-        explain(why, "out of memory for %d shapes", options->shapes);
-    }
-    const bool ready = results != NULL && trial_open(&t, why);
+    const bool ready = trial_open(&t, why);
     if (!ready || !control(&t, why)) {
         outcomes[ready ? OUTCOME_INVALID : OUTCOME_FAILED]++;
     } else {

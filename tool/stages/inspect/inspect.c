@@ -36,13 +36,10 @@ static bool has_dtype(const char *family, bool fp32) {
     return tf32 == fp32 || strcmp(family, "append_kv") == 0 || strcmp(family, "merge_lse") == 0;
 }
 
-bool budgets_built_in(struct budgets *budgets, attn_error *why) {
+struct budgets budgets_built_in(void) {
     static const char *const NAMES[DTYPES] = {"fp16", "bf16", "fp32"};
-    *budgets =
-        (struct budgets){.lines = calloc(LINE_COUNT, DTYPES * ARCHS * sizeof *budgets->lines)};
-    if (budgets->lines == NULL) {
-        return explain(why, "out of memory for the budgets");
-    }
+    struct budgets budgets = {.lines =
+                                  must(calloc(LINE_COUNT, DTYPES * ARCHS * sizeof *budgets.lines))};
     for (int i = 0; i < LINE_COUNT * DTYPES; i++) {
         char archs[ARCHS][16];
         const int line = i / DTYPES;
@@ -51,7 +48,7 @@ bool budgets_built_in(struct budgets *budgets, attn_error *why) {
         }
         const int count = sscanf(LINES[line].archs, "%15s %15s", archs[0], archs[1]);
         for (int j = 0; j < count; j++) {
-            struct budget *budget = &budgets->lines[budgets->count++];
+            struct budget *budget = &budgets.lines[budgets.count++];
             budget->registers = LINES[line].registers;
             budget->tensor_ops = LINES[line].tensor_ops;
             memcpy(budget->arch, archs[j], sizeof budget->arch);
@@ -59,7 +56,7 @@ bool budgets_built_in(struct budgets *budgets, attn_error *why) {
                      NAMES[i % DTYPES], LINES[line].tile);
         }
     }
-    return true;
+    return budgets;
 }
 
 void budgets_free(struct budgets *budgets) {

@@ -28,8 +28,7 @@ struct budgets {
     size_t count;
 };
 
-/* On failure the budgets are empty. */
-bool budgets_built_in(struct budgets *budgets, attn_error *why);
+struct budgets budgets_built_in(void);
 void budgets_free(struct budgets *budgets);
 
 /* NULL: there is none. */

@@ -46,10 +46,10 @@ static bool put_unit(const struct slot *slot, struct pack *pack, struct json *un
     if (row->log_fault.text[0] != '\0') {
         return explain(why, "%s", row->log_fault.text);
     }
-    if ((budgets.count == 0 && !budgets_built_in(&budgets, why)) ||
-        !pack_add_artifact(pack, image->log, strlen(image->log), log, why)) {
+    if (!pack_add_artifact(pack, image->log, strlen(image->log), log, why)) {
         return false;
     }
+    budgets = budgets.count == 0 ? budgets_built_in() : budgets;
     const struct budget *budget = budgets_find(&budgets, slot->variant, row->arch);
     record_only_control(unit, "spill", spill_is_caught(row, image, budget));
     json_open(unit, "values", '{');

@@ -40,15 +40,9 @@ static bool selected(const struct job *job, const char *name) {
     return regexec(&job->regex, name, 0, NULL, 0) == 0;
 }
 
-/* Room for one more row; NULL: out of memory. */
-static struct inspected *next_row(struct job *job, attn_error *why) {
-    struct inspected *grown = realloc(job->rows, (job->count + 1) * sizeof *grown);
-    if (grown == NULL) {
-        explain(why, "out of memory for %zu rows", job->count + 1);
-        return NULL;
-    }
-    job->rows = grown;
-    return &grown[job->count];
+static struct inspected *next_row(struct job *job) {
+    job->rows = grow(job->rows, job->count, sizeof *job->rows);
+    return &job->rows[job->count];
 }
 
 /* ---- the library's images -------------------------------------------------------------------- */
@@ -83,11 +77,7 @@ static int look_at_variant(struct job *job, const attn_variant *variant) {
         if (image.kind != ATTN_IMAGE_CUBIN) {
             continue;
         }
-        struct inspected *row = next_row(job, &why);
-        if (row == NULL) {
-            return complain("inspect: %s", why.text);
-        }
-        if (!inspect_own(variant, &image, row, &why)) {
+        if (!inspect_own(variant, &image, next_row(job), &why)) {
             complain("inspect: %s %s: %s", variant->name, image.arch, why.text);
             return EXIT_FAILED_CHECK;
         }
@@ -122,8 +112,8 @@ static int look_at_file(struct job *job) {
     bool good = cubin_open(&cubin, job->file, bytes, &why);
     sha256_text(job->file, bytes, sha256);
     for (uint32_t i = 0; good && i < cubin.entries; i++) {
-        struct inspected *row = next_row(job, &why);
-        good = row != NULL && inspect_kernel(&cubin, sha256, i, row, &why);
+        struct inspected *row = next_row(job);
+        good = inspect_kernel(&cubin, sha256, i, row, &why);
         job->count += good && selected(job, row->name);
     }
     if (good && job->count == 0) {
@@ -288,15 +278,13 @@ static int judge(const struct job *job) {
 /* ---- the verb -------------------------------------------------------------------------------- */
 
 static int inspect_library(struct job *job) {
-    attn_error why;
-    if (!budgets_built_in(&job->budgets, &why)) {
-        return complain("inspect: %s", why.text);
-    }
+    job->budgets = budgets_built_in();
     const int status = look_at_library(job);
     if (status != EXIT_DONE) {
         return status;
     }
     if (job->variants == 0) {
+        attn_error why;
         kernels_explain(&why);
         complain("inspect: not run: %s", why.text);
         return EXIT_NOT_RUN;

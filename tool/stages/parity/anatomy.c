@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/message.h"
 #include "stages/parity/parity.h"
 
 enum { MOST_RANGES = 12 }; /* in a list of rows or columns */
@@ -174,11 +175,9 @@ static void say_lse(FILE *out, const struct defects *w) {
 /* The reference of the same rows over the sample as it is now. */
 static bool expect_again(const struct target *t, const struct sample *s,
                          const struct expectation *before, struct expectation *expected) {
-    attn_row *rows = before->rows != NULL ? malloc((before->count + 1) * sizeof *rows) : NULL;
-    if (before->rows != NULL && rows == NULL) {
-        return false;
-    }
-    if (rows != NULL) {
+    attn_row *rows = NULL;
+    if (before->rows != NULL) {
+        rows = must(malloc((before->count + 1) * sizeof *rows));
         memcpy(rows, before->rows, before->count * sizeof *rows);
     }
     return expectation_make_rows(expected, t->context, s, rows, before->count) == NULL;
@@ -293,18 +292,14 @@ void anatomy_tell(const struct target *t, struct sample *s, const struct case_ou
     struct extent *const extents[] = {&w.tile, &w.cols, &w.heads, &w.batches};
     const int64_t sizes[] = {tile, view->cols, view->shape.head, view->shape.batch};
     const int64_t all = tile + view->cols + view->shape.head + view->shape.batch;
-    bool *flags = calloc((size_t)(2 * all) + 1, sizeof *flags), *at = flags;
-    FILE *out = fmemopen(text, size, "w"); /* what does not fit is cut */
-    if (flags != NULL && out != NULL) {
-        for (int i = 0; i < 4; i++) {
-            *extents[i] = (struct extent){sizes[i], at, at + all};
-            at += sizes[i];
-        }
-        tell(out, t, s, &w, comparison);
+    bool *flags = must(calloc((size_t)(2 * all) + 1, sizeof *flags)), *at = flags;
+    FILE *out = must(fmemopen(text, size, "w")); /* what does not fit is cut */
+    for (int i = 0; i < 4; i++) {
+        *extents[i] = (struct extent){sizes[i], at, at + all};
+        at += sizes[i];
     }
-    if (out != NULL) {
-        fclose(out);
-    }
+    tell(out, t, s, &w, comparison);
+    fclose(out);
     free(flags);
     text[size - 1] = '\0';
 }

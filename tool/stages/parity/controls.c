@@ -55,16 +55,15 @@ static void control_row(const struct sample *s, enum negative_control kind, cons
     }
 }
 
-/* Puts the control in the place of O and returns its largest distance from the truth; below 0: out
- * of memory. */
+/* Puts the control in the place of O and returns its largest distance from the truth. */
 static double put_control(struct sample *s, const struct expectation *expected,
                           enum negative_control kind) {
     const attn_problem *p = &s->full;
     const size_t dim = (size_t)p->head_dim_v;
     const size_t element = attn_dtype_size(p->dtype);
-    float *row = malloc(2 * dim * sizeof *row);
-    double distance = row ? 0 : -1;
-    for (size_t r = 0; row && r < expected->count; r++) {
+    float *row = must(malloc(2 * dim * sizeof *row));
+    double distance = 0;
+    for (size_t r = 0; r < expected->count; r++) {
         const attn_row at = expectation_row(expected, s, r);
         if (at.row >= sample_rows_q(s, at.batch)) {
             continue; /* packed: no such row */

@@ -363,9 +363,6 @@ static bool inputs_unchanged(struct bench *b, attn_error *why) {
             sample_poison(s);
         }
         const char *damage = sample_damage(s);
-        if (damage == NULL && s->gradients != NULL) {
-            damage = gradients_damage(s->gradients, s);
-        }
         if (damage != NULL) {
             return explain(why, "after the launches: %s", damage);
         }

@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/message.h"
+#include "device/runner.h"
 #include "stages/parity/parity.h"
 
 /* ---- rows ------------------------------------------------------------------------------------ */
@@ -49,32 +51,18 @@ bool case_output_is_clean(const struct case_output *o, const struct parity_case 
     }
 }
 
-/* The clean ones, for free(); NULL: out of memory. */
+/* The clean ones, for free(). */
 static attn_row *clean_rows(const struct case_output *o, const struct parity_case *c,
                             const struct sample *s, size_t *count) {
-    attn_row *rows = malloc(((size_t)view_rows(&o->view) + 1) * sizeof *rows);
+    attn_row *rows = must(malloc(((size_t)view_rows(&o->view) + 1) * sizeof *rows));
     *count = 0;
-    for (int64_t i = 0; rows && i < view_rows(&o->view); i++) {
+    for (int64_t i = 0; i < view_rows(&o->view); i++) {
         const attn_row row = view_row(&o->view, i);
         if (case_output_is_clean(o, c, s, &row)) {
             rows[(*count)++] = row;
         }
     }
     return rows;
-}
-
-static attn_row *sample_rows(const struct case_output *o, const struct parity_case *c,
-                             const struct sample *s, size_t count) {
-    attn_row *rows = malloc(count * sizeof *rows);
-    const uint64_t seed = c->recipe.seed;
-    if (rows != NULL &&
-        (o->gradient == OUTPUT_O ? attn_rows_sample(&s->problem, seed, rows, count, NULL)
-                                 : attn_gradient_sample(&s->problem, (attn_gradient)o->gradient,
-                                                        seed, rows, count, NULL)) == ATTN_OK) {
-        return rows;
-    }
-    free(rows);
-    return NULL;
 }
 
 /* ---- the output ------------------------------------------------------------------------------ */
@@ -95,8 +83,9 @@ const char *case_output_make(struct case_output *o, const struct target *t,
         return expectation_make(&o->expected, t->context, s);
     }
     size_t count = most;
-    attn_row *rows = some ? sample_rows(o, c, s, count) : clean_rows(o, c, s, &count);
-    if (rows == NULL) {
+    attn_row *rows = some ? must(malloc(count * sizeof *rows)) : clean_rows(o, c, s, &count);
+    if (some && !rows_draw(&s->problem, gradient, false, c->recipe.seed, rows, count, NULL)) {
+        free(rows);
         return "no list of rows";
     }
     if (gradient == OUTPUT_O) {

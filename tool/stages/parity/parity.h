@@ -105,6 +105,10 @@ attn_status run_direction(const struct target *target, const attn_plan *plan,
 enum { RUN_OUTPUTS = GRADIENTS };
 int run_outputs(const struct sample *sample, const struct guarded *outputs[RUN_OUTPUTS]);
 
+/* A copy of the outputs. Later they become it again: whether they were the same. Frees the copy. */
+unsigned char *outputs_keep(const struct sample *sample);
+bool outputs_restore(struct sample *sample, unsigned char *kept);
+
 /* O and LSE of a sample with gradients, on the CPU; poisons the gradients. */
 bool run_forward(struct sample *sample, attn_error *why);
 

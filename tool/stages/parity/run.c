@@ -110,11 +110,7 @@ void mirror_free(struct mirror *mirror) {
 }
 
 static bool poison(const struct mirror *mirror, struct sample *s, attn_error *why) {
-    if (s->gradients != NULL) {
-        gradients_poison(s->gradients, s);
-    } else {
-        sample_poison(s);
-    }
+    sample_poison(s);
     for (int i = 0; i < MIRROR_BLOCKS; i++) {
         if (mirror->blocks[i] != NULL && mirror_is_output(s, i) && !upload(mirror, s, i, why)) {
             return false;
@@ -222,9 +218,6 @@ static enum run_result look_for_damage(struct run *r) {
         return RUN_LOST;
     }
     const char *damage = sample_damage(r->sample);
-    if (damage == NULL && r->sample->gradients != NULL) {
-        damage = gradients_damage(r->sample->gradients, r->sample);
-    }
     if (damage == NULL && !guarded_intact(&r->host_space)) {
         damage = "bytes beside the workspace were written";
     }
@@ -260,30 +253,42 @@ static enum run_result launch(struct run *r) {
                : RUN_LOST;
 }
 
+unsigned char *outputs_keep(const struct sample *s) {
+    const struct guarded *outputs[RUN_OUTPUTS];
+    const int count = run_outputs(s, outputs);
+    size_t size = 1;
+    for (int i = 0; i < count; i++) {
+        size += outputs[i]->size;
+    }
+    unsigned char *kept = must(malloc(size)), *to = kept;
+    for (int i = 0; i < count; i++) {
+        to = outputs[i]->size > 0 ? mempcpy(to, outputs[i]->data, outputs[i]->size) : to;
+    }
+    return kept;
+}
+
+bool outputs_restore(struct sample *s, unsigned char *kept) {
+    const struct guarded *outputs[RUN_OUTPUTS];
+    const int count = run_outputs(s, outputs);
+    const unsigned char *from = kept;
+    bool same = true;
+    for (int i = 0; i < count; from += outputs[i++]->size) {
+        if (outputs[i]->size > 0) {
+            same = same && memcmp(from, outputs[i]->data, outputs[i]->size) == 0;
+            memcpy(outputs[i]->data, from, outputs[i]->size);
+        }
+    }
+    free(kept);
+    return same;
+}
+
 /* In the same workspace: what the first launch left there must not matter. */
 static enum run_result launch_again(struct run *r) {
-    const struct guarded *outputs[RUN_OUTPUTS];
-    const int count = run_outputs(r->sample, outputs);
-    unsigned char *copies[RUN_OUTPUTS] = {NULL};
-    enum run_result result = RUN_DONE;
-    for (int i = 0; i < count && result == RUN_DONE; i++) {
-        copies[i] = malloc(outputs[i]->size + 1);
-        if (copies[i] == NULL) {
-            explain(r->why, "out of memory for a copy of an output");
-            result = RUN_WRONG;
-        } else if (outputs[i]->size > 0) {
-            memcpy(copies[i], outputs[i]->data, outputs[i]->size);
-        }
-    }
-    result = result == RUN_DONE ? launch(r) : result;
-    for (int i = 0; i < count && result == RUN_DONE; i++) {
-        if (outputs[i]->size > 0 && memcmp(copies[i], outputs[i]->data, outputs[i]->size) != 0) {
-            explain(r->why, "a second run in the same workspace gave other bits");
-            result = RUN_WRONG;
-        }
-    }
-    for (int i = 0; i < count; i++) {
-        free(copies[i]);
+    unsigned char *kept = outputs_keep(r->sample);
+    const enum run_result result = launch(r);
+    if (!outputs_restore(r->sample, kept) && result == RUN_DONE) {
+        explain(r->why, "a second run in the same workspace gave other bits");
+        return RUN_WRONG;
     }
     return result;
 }

@@ -153,14 +153,11 @@ static void set_name(struct ncu_kernel *kernel, const char *field) {
 static bool add(struct ncu_report *report, const struct line *line, const struct columns *columns,
                 char *last, attn_error *why) {
     if (report->count == 0 || strcmp(last, line->fields[columns->id]) != 0) {
-        struct ncu_kernel *more = report->count < MOST_KERNELS
-                                      ? realloc(report->kernels, (report->count + 1) * sizeof *more)
-                                      : NULL;
-        if (more == NULL) {
-            return explain(why, "ncu: no room for the figures of %zu kernels", report->count + 1);
+        if (report->count == MOST_KERNELS) {
+            return explain(why, "ncu: figures of more than %d kernels", MOST_KERNELS);
         }
-        report->kernels = more;
-        struct ncu_kernel *kernel = &more[report->count++];
+        report->kernels = grow(report->kernels, report->count, sizeof *report->kernels);
+        struct ncu_kernel *kernel = &report->kernels[report->count++];
         for (int i = 0; i < NCU_FIGURES; i++) {
             kernel->figures[i] = (double)NAN;
         }
@@ -188,10 +185,10 @@ static void explain_absence(const char *text, attn_error *why) {
 }
 
 bool ncu_report_read(const char *text, size_t bytes, struct ncu_report *report, attn_error *why) {
-    struct line *line = malloc(sizeof *line);
+    struct line *line = must(malloc(sizeof *line));
     struct columns columns = {0};
     char last[FIELD] = "";
-    bool head = false, good = line != NULL;
+    bool head = false, good = true;
     *report = (struct ncu_report){0};
     for (size_t begin = 0; good && begin < bytes;) {
         const char *newline = memchr(text + begin, '\n', bytes - begin);
@@ -206,9 +203,6 @@ bool ncu_report_read(const char *text, size_t bytes, struct ncu_report *report, 
             }
         }
         begin = next;
-    }
-    if (line == NULL) {
-        explain(why, "out of memory for a line of ncu's");
     }
     free(line);
     if (good && !head) {
@@ -304,7 +298,7 @@ static bool run_once(const struct ncu_request *request, bool stalls, struct chil
     char self[PATH_MAX], metrics[METRICS_SIZE], pattern[BATCH_PATTERN];
     list_metrics(metrics, sizeof metrics, stalls);
     batch_pattern(request->variants, request->count, pattern);
-    return stage_self(self, why) &&
+    return program_path(self, why) &&
            stage_run(request->log, request->limit, child, why, request->ncu, "--csv",
                      "--clock-control", "none", "--print-units", "base", "--target-processes",
                      "application-only", "--metrics", metrics, self, "profile", "--target",
@@ -348,9 +342,8 @@ bool ncu_run(const struct ncu_request *request, struct ncu_result *result, attn_
             return false;
         }
         result->text = file_read(request->log, &result->bytes, NULL);
-        result->text = result->text != NULL ? result->text : calloc(1, 1); /* it printed nothing */
-        if (result->text == NULL) {
-            return explain(why, "out of memory for what ncu printed");
+        if (result->text == NULL) { /* it printed nothing */
+            result->text = must(calloc(1, 1));
         }
         if (stalls == 0 || strstr(result->text, "Failed to find metric") == NULL) {
             return judge(&child, result, why);
@@ -379,8 +372,7 @@ bool ncu_allowed(const char *ncu, const char *device, const char *driver, attn_e
     const bool done = ncu_run(&request, &result, why);
     const bool idle = result.idle;
     ncu_result_free(&result);
-    unlink(log);
-    rmdir(folder);
+    remove_folder(folder);
     return done && (idle || explain(why, "ncu: a kernel that sleeps was not seen as idle"));
 }
 

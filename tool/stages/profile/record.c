@@ -46,8 +46,7 @@ static bool run_batch(const struct slot *slot, const struct pack *pack, attn_err
                                         .log = log,
                                         .limit = LIMIT_SECONDS};
     last.done = ncu_run(&request, &last.result, &last.why);
-    unlink(log);
-    rmdir(folder);
+    remove_folder(folder);
     if (last.result.text == NULL) {
         return true;
     }

@@ -24,7 +24,7 @@ static const double CHECK_BUDGET = 5e7; /* operations of the reference */
 static bool launch(struct runner *runner, struct bench_sets *sets, attn_error *why) {
     struct verdict verdict;
     if (!sets_plan(sets, 1, why) || !runner_prepare(runner, why) || !sets_share(sets, why) ||
-        !sets_make(sets, 0, why) || !sets_poison(sets, 0, runner->stream, why) ||
+        !sets_make(sets, 0, why) || !sets_poison(sets, 0, 1, runner->stream, why) ||
         !runner_compute(runner, &sets->tensors[0], why) || !sets_fetch(sets, 0, why) ||
         !runner_verify(runner, &sets->host, 1, CHECK_BUDGET, &verdict, why)) {
         return false;
@@ -43,8 +43,7 @@ static bool profile_one(struct runner *runner, struct cache *cache, const attn_v
         return false;
     }
     runner->variant = variant->name;
-    struct bench_sets sets = {
-        .runner = runner, .cache = cache, .problem = &resolved, .random = {4711}};
+    struct bench_sets sets = {.runner = runner, .cache = cache, .problem = &resolved, .rng = 4711};
     const bool good = runner_plan(runner, &problem, why) && launch(runner, &sets, why);
     sets_free(&sets);
     runner->variant = NULL;

@@ -33,8 +33,8 @@ static struct {
     struct batch batch;
 } here;
 
-static void remove_folder(void) {
-    rmdir(here.sanitizer.folder);
+static void remove_logs(void) {
+    remove_folder(here.sanitizer.folder);
 }
 
 /* Moves the log of a run into the pack. False: the run came to no end, or has no log. */
@@ -78,9 +78,9 @@ static bool make_ready(const struct slot *slot, struct pack *pack, attn_error *w
         here.ready = keep_log(pack, (enum sanitizer_tool)tool, &run, &here.controls[tool], why);
     }
     if (here.ready) {
-        atexit(remove_folder);
+        atexit(remove_logs);
     } else { /* the next slot tries again */
-        remove_folder();
+        remove_logs();
     }
     return here.ready;
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/message.h"
 #include "base/tool_path.h"
 #include "stages/stage.h"
@@ -38,7 +39,7 @@ static bool start(const struct sanitizer *s, enum sanitizer_tool tool, const cha
     const char *name = SANITIZER_TOOL_NAMES[tool], *const *options = TOOL_OPTIONS[tool];
     char self[PATH_MAX], exit_code[8];
     snprintf(exit_code, sizeof exit_code, "%d", SANITIZER_EXIT_CODE);
-    return stage_self(self, &run->why) &&
+    return program_path(self, &run->why) &&
            stage_run(run->path, fault ? FAULT_SECONDS : VARIANTS_SECONDS, &run->child, &run->why,
                      s->path, "--tool", name, "--error-exitcode", exit_code, "--print-limit",
                      fault ? "8" : "100", options[0], options[1], options[2], options[3], self,

@@ -14,7 +14,6 @@
 
 #include "base/file.h"
 #include "base/message.h"
-#include "base/random.h"
 #include "cases/cases.h"
 #include "device/kernels.h"
 #include "device/sets.h"
@@ -110,7 +109,7 @@ static bool launch(struct target *target, struct bench_sets *sets, const struct 
     const bool planted = target->request->image != NULL;
     if (!sets_plan(sets, 1, why) || !runner_prepare(runner, why) || !sets_share(sets, why) ||
         !sets_make(sets, 0, why) || !edit_inputs(sets, small, why) ||
-        (!planted && !sets_poison(sets, 0, runner->stream, why)) ||
+        (!planted && !sets_poison(sets, 0, 1, runner->stream, why)) ||
         !runner_compute(runner, &sets->tensors[0], why)) {
         return false;
     }
@@ -130,7 +129,7 @@ static int run_problem(struct target *target, const char *variant, const attn_pr
                               .cache = &target->cache,
                               .problem = &resolved,
                               .lse = small->lse,
-                              .random = {4711}};
+                              .rng = 4711};
     target->runner.variant = variant;
     const bool fine =
         attn_problem_resolve(problem, &resolved, why) == ATTN_OK &&
