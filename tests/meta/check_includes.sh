@@ -226,10 +226,10 @@ self_test() {
     : >vgpu/runtime/runtime.h
     printf '#include "runtime/runtime.h"\n#include "vgpu.h"\n' >vgpu/runtime/state.c
     : >tool/base/npy.h
-    : >tool/stages/record.h
+    : >tool/stages/stage.h
     : >tool/stages/bench/measure.h
     printf '#include "attn.h"\n#include "base/npy.h"\n#include "vgpu.h"\n' >tool/device/device.c
-    printf '#include "base/npy.h"\n#include "stages/record.h"\n#include "stages/bench/measure.h"\n' \
+    printf '#include "base/npy.h"\n#include "stages/stage.h"\n#include "stages/bench/measure.h"\n' \
         >tool/stages/bench/verb.c
     printf '#include "src/core/plan.h"\n#include "tool/base/npy.h"\n#include <stdio.h>\n' >tests/test_a.c
     if ! report=$(check_tree "$work/clean"); then
@@ -275,7 +275,7 @@ self_test() {
     plant tool/base/npy.h '#include "device/device.c"'
     plant tool/device/device.c '#include "core/plan.h"'
     plant tool/device/device.c '#include "src/core/plan.h"'
-    plant tool/device/device.c '#include "stages/record.h"'
+    plant tool/device/device.c '#include "stages/stage.h"'
     plant tool/device/device.c '#include <torch.h>'
     plant tool/stages/parity/verb.c '#include "stages/bench/measure.h"'
     plant tests/test_a.c '#include <cuda.h>'

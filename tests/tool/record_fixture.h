@@ -6,7 +6,7 @@
 #define TESTS_TOOL_RECORD_FIXTURE_H
 
 #include "tool/base/json_read.h"
-#include "tool/stages/record.h"
+#include "tool/stages/stage.h"
 
 #define LIBRARY "2222222222222222222222222222222222222222222222222222222222222222"
 #define SEED "0123456789abcdef"

@@ -4,7 +4,7 @@
  * each problem in them is one, and that the bound below which no time is believed is right.
  */
 #include "test.h"
-#include "tool/cases/grid.h"
+#include "tool/cases/problems.h"
 #include "tool/stages/bench/measure.h"
 
 #include <math.h>

@@ -4,7 +4,7 @@
  * right kernel, and that a figure that is not there is an error.
  */
 #include "test.h"
-#include "tool/stages/inspect/ptxas_log.h"
+#include "tool/stages/inspect/inspect.h"
 
 #define HASH "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 

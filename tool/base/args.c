@@ -17,7 +17,7 @@
 
 enum { HELP_COLUMN = 26, HELP_WIDTH = 96 };
 
-/* ---- rows of a table ------------------------------------------------------------------------ */
+/* ---- rows of a table ------------------------------------------------------------------------- */
 
 struct arg arg_flag(const char *name, bool *value, const char *help) {
     return (struct arg){name, ARG_FLAG, value, NULL, help, .min = 0};

@@ -9,6 +9,7 @@
 #ifndef ATTEST_BASE_CHILD_H
 #define ATTEST_BASE_CHILD_H
 
+#include <limits.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -43,5 +44,18 @@ const char *child_text(const struct child *child, char *buffer, size_t size);
 enum { CHILD_ANSWERS = 3 };
 int child_spawn(pid_t *process, char *const argv[], const char *program, int output, int answers,
                 const sigset_t *mask);
+
+/* ---- where programs are ---------------------------------------------------------------------- */
+
+/* A program in $PATH, or else in the toolkit's usual folder. */
+bool tool_find(const char *name, char path[PATH_MAX], attn_error *why);
+
+/* The line of `PATH --version` that holds the number; "" if it says none. log: a file that is not
+ * there yet, for what it prints. */
+bool tool_version(const char *path, const char *log, char *version, size_t size, attn_error *why);
+
+/* The folder with the kernels that have planted faults: beside this program, or where `make
+ * install` puts it. */
+bool tool_faults(char path[PATH_MAX], attn_error *why);
 
 #endif /* ATTEST_BASE_CHILD_H */

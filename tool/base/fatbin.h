@@ -7,7 +7,6 @@
 #ifndef ATTEST_BASE_FATBIN_H
 #define ATTEST_BASE_FATBIN_H
 
-#include <stdbool.h>
 #include <stddef.h>
 
 #include "attn.h"

@@ -77,4 +77,22 @@ void json_value_json(struct json *json, const struct json_value *value);
 /* A terminated text for free(). */
 char *json_canonical(const struct json_value *document, size_t *bytes);
 
+/* ---- in memory -------------------------------------------------------------------------------
+ *
+ *     memo_begin(&memo);
+ *     json_int(&memo.json, "answer", 42);
+ *     char *text = memo_text(&memo, &bytes, &why);
+ *
+ * The end closes open objects and lists, and frees the memo's memory. */
+struct memo {
+    char *text;
+    size_t bytes;
+    struct json json; /* of which an object is open */
+};
+void memo_begin(struct memo *memo);
+
+/* Both end it. NULL and the reason; for json_free, and in canonical form for free(). */
+struct json_value *memo_end(struct memo *memo, attn_error *why);
+char *memo_text(struct memo *memo, size_t *bytes, attn_error *why);
+
 #endif /* ATTEST_BASE_JSON_READ_H */

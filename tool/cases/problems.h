@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * problems.h - on which problems the bench and profile stages run a variant.
+ * problems.h - the problems that bench and profile run: those of a stage, those of a grid.
  *
  * Invariant: an index means the same problem for ever, so that runs of different days compare.
  */
@@ -25,5 +25,19 @@ bool bench_problem(const attn_context *context, const char *device, const attn_v
 /* The one on which it is profiled: it fills the GPU. */
 bool profile_problem(const attn_context *context, const attn_variant *variant,
                      attn_problem *problem, attn_error *why);
+
+/* ---- lists that stand for a use: what `attest bench --grid` runs over ------------------------ */
+
+enum { GRID_CPU, GRID_CANONICAL, GRID_SMALL, GRID_FULL, GRID_DECODE, GRID_COUNT };
+extern const char *const GRID_NAMES[]; /* ends with NULL */
+
+/* Problems in it, for one dtype. */
+int grid_count(int grid);
+
+/* The index-th one, in full but for its dtype. */
+void grid_problem(int grid, int index, attn_problem *problem);
+
+/* True where it is meant for each dtype in turn; else for fp16. */
+bool grid_has_every_dtype(int grid);
 
 #endif /* ATTEST_CASES_PROBLEMS_H */

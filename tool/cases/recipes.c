@@ -118,7 +118,7 @@ static void draw_large(uint64_t *rng, const struct recipe_limits *limits, int at
     p->seq_q = few_rows ? 1 : rng_chance(rng, 50) ? p->seq_kv : rng_range(rng, 300, 900);
 }
 
-/* ---- options -------------------------------------------------------------------------------- */
+/* ---- options --------------------------------------------------------------------------------- */
 
 static bool wants(uint64_t *rng, uint32_t options, attn_option option, int percent) {
     return rng_chance(rng, percent) && (options & (uint32_t)option) != 0;
@@ -281,7 +281,7 @@ static void draw_v_in_k(struct recipe *recipe, const struct recipe_limits *limit
     }
 }
 
-/* ---- kinds ---------------------------------------------------------------------------------- */
+/* ---- kinds ----------------------------------------------------------------------------------- */
 
 static void make_empty(struct recipe *recipe, enum recipe_kind kind) {
     attn_problem *p = &recipe->problem;

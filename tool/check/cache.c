@@ -8,7 +8,7 @@
  *
  * Invariant: a failure of the cache is not an error; nvcc runs instead.
  */
-#include "check/cache.h"
+#include "check/check.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * check.h - the parts of `attest check`: element types (types.c), the arguments of a launch
- * (args.c, tensor.c, fill.c), shapes (sweep.c), what is expected of buffers after it (expect.c),
+ * (args.c, fill.c), shapes (sweep.c), what is expected of buffers after it (expect.c),
  * which kernel (entry.c) of which PTX (source.c). launches.c runs them, verb.c puts all together.
  *
  *     TYPE:VALUE                                          i32:7  f32:0.5
@@ -29,10 +29,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 #include "attn.h"
+#include "base/args.h"
 #include "base/json.h"
 #include "base/npy.h"
+#include "device/vgpu_findings.h"
 #include "vgpu.h"
 
 /* ---- element types: f32 f16 bf16 f64, i8 to i64, u8 to u64 ----------------------------------- */
@@ -142,10 +145,6 @@ bool take_number(struct cursor *c, const char *what, uint64_t *number, attn_erro
 /* Elements: 1 or more, in at most what the virtual GPU has. */
 bool check_bytes(const struct content *content, attn_error *why);
 
-/* tensor.c: what follows "tmap:"; and the map, once the buffer is there. */
-bool check_tensor_parse(struct check_arg *arg, struct cursor *c, attn_error *why);
-bool check_tensor_map(const struct check_arg *arg, vgpu *gpu, attn_error *why);
-
 /* ---- variables of the module ----------------------------------------------------------------- */
 
 /* NAME=FILL or NAME=TYPE:FILL. */
@@ -252,5 +251,55 @@ void source_free(struct source *source);
 
 /* $CUDACXX, or nvcc where it is found. */
 bool source_nvcc(char path[PATH_MAX], attn_error *why);
+
+/* What the command (all that the PTX depends on but the files) gave; NULL: it is not there, or a
+ * file changed since. files: the files, each with a newline. Give both to free(). */
+char *cache_load(const char *command, size_t *size, char **files);
+/* Hashes the files. Not kept where that fails, or if one was edited since `begin`. */
+void cache_store(const char *command, struct timespec begin, const char *files, const char *ptx,
+                 size_t size);
+
+/* ---- launches (launches.c) ------------------------------------------------------------------- */
+
+/* The request, and its launches: one for each order of asynchronous completion and each shape of a
+ * sweep. */
+struct check {
+    /* As requested. */
+    const char *path, *entry, *grid, *block, *cluster, *shared, *async;
+    int64_t threads, max_steps;
+    int sm; /* 0: not given */
+    bool json, sarif, list, watch;
+    struct arg_list arg_texts, dump_texts, expect_texts, suppress_texts, symbol_texts, sweep_texts;
+    /* As understood; the arguments and what follows them are those of the shape of now. */
+    struct async_orders orders;
+    struct sweep sweep;
+    vgpu_dims dims;
+    struct check_arg args[ARG_LIST_MOST];
+    size_t arg_count;
+    struct check_dump dumps[ARG_LIST_MOST];
+    struct check_expect expects[ARG_LIST_MOST];
+    size_t expect_count;
+    struct source source;
+    vgpu *gpu;
+    vgpu_module *module;
+    size_t index; /* of the entry */
+    vgpu_kernel kernel;
+    size_t launches; /* so far */
+    bool unfinished; /* a launch was stopped by a fault */
+    double seconds;
+};
+
+/* Each returns an exit code, and has complained unless it is EXIT_DONE. */
+
+/* The grid, the arguments and what is expected of them, of the shape of now. */
+int check_shape_parse(struct check *c);
+void check_shape_forget(struct check *c);
+/* Loads the module and finds the entry; again before each launch but the first. */
+int check_module_load(struct check *c);
+/* All orders of the shape of now, and then of the others until one fails. */
+int check_run(struct check *c);
+/* Whether errors were found, an expectation was missed or a launch did not come to its end. */
+bool check_failed(const struct check *c);
+bool check_expectations_met(const struct check *c);
 
 #endif /* ATTEST_CHECK_CHECK_H */

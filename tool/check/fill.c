@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/message.h"
-#include "cases/cases.h"
+#include "base/random.h"
 
 /* ---- fills ----------------------------------------------------------------------------------- */
 

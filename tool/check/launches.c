@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * launches.c - see launches.h.
+ * launches.c - see check.h.
  */
-#include "check/launches.h"
+#include "check/check.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -15,8 +15,6 @@
 #include "base/child.h"
 #include "base/file.h"
 #include "base/message.h"
-#include "base/tool_path.h"
-#include "check/cache.h"
 
 enum { COMPILE_SECONDS = 600, NEWEST = 90 };
 

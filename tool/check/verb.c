@@ -19,7 +19,7 @@
 
 #include "base/json.h"
 #include "base/message.h"
-#include "check/launches.h"
+#include "check/check.h"
 #include "cli/verbs.h"
 
 enum { WHAT_ARGS = 9, HOW_ARGS = 6, REPORT_ARGS = 4 };

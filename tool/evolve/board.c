@@ -4,7 +4,6 @@
  *
  * Invariant: it is made from the search alone, and so from the journal: a replay prints the same.
  */
-#include <math.h>
 
 #include "cases/shape.h"
 #include "evolve/evolve.h"

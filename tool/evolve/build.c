@@ -13,10 +13,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/child.h"
 #include "base/file.h"
 #include "base/message.h"
 #include "base/output.h"
-#include "base/tool_path.h"
 #include "cases/shape.h"
 #include "evolve/evolve.h"
 #include "stages/inspect/inspect.h"

@@ -32,7 +32,6 @@
 #include "base/jobs.h"
 #include "base/json.h"
 #include "base/json_read.h"
-#include "base/memo.h"
 #include "base/sha256.h"
 #include "base/stats.h"
 
@@ -93,7 +92,7 @@ bool knobs_read(const struct json_value *object, const struct family *family, st
 
 #define EVOLVE_SCHEMA "attest-journal/2"
 
-bool write_memo(const char *path, struct memo *memo, attn_error *why);       /* ends it */
+bool write_memo(const char *path, struct memo *memo, attn_error *why); /* ends it */
 
 const char *text_or_empty(const struct json_value *object, const char *key); /* "": none */
 

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/message.h"
-#include "cases/grid.h"
+#include "cases/problems.h"
 #include "device/kernels.h"
 #include "evolve/evolve.h"
 

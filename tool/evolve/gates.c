@@ -65,11 +65,8 @@ static bool add_variant(struct bench *b, const char *name, const void *image, si
 }
 
 static bool add_candidate(struct bench *b, const void *image, size_t bytes, attn_error *why) {
-    b->target = (struct target){.context = b->runner.context,
-                                .device = b->runner.memory,
-                                .runs_as = b->task->name,
-                                .seed = b->task->step.seed,
-                                .emulated = vgpu_drives(b->runner.context)};
+    b->target = target_on(&b->runner, b->task->step.seed);
+    b->target.runs_as = b->task->name;
     return add_variant(b, b->task->name, image, bytes, &b->target.variant, why);
 }
 

@@ -14,7 +14,6 @@
 #include <string.h>
 
 #include "base/message.h"
-#include "cases/cases.h"
 #include "device/sets.h"
 #include "device/timing.h"
 #include "evolve/evolve.h"

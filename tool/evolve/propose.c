@@ -6,11 +6,9 @@
  * Invariant: what comes back is not trusted. A program that fails, is late or answers nonsense has
  * proposed nothing; the search goes on.
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/child.h"
-#include "base/file.h"
 #include "base/message.h"
 #include "evolve/evolve.h"
 

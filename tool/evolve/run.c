@@ -12,7 +12,6 @@
  */
 #include <errno.h>
 #include <limits.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -22,7 +21,6 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/message.h"
-#include "base/tool_path.h"
 #include "evolve/evolve.h"
 
 enum { FILE_PATH = EVOLVE_PATH + 32 };
@@ -117,7 +115,7 @@ static bool is_broken(struct loop *l, const struct json_value *answer, attn_erro
  * Without an answer the child died. */
 static bool goes_on(const struct json_value *answer, const char *died, struct json *json) {
     for (size_t i = 0; answer != NULL && i < answer->as.list.count; i++) {
-        const struct json_value *item = &answer->as.list.items[i];
+        const struct json_value *item = json_item(answer, i);
         if (!passed(answer) || strcmp(item->key, "verdict") != 0) {
             json_value_json(json, item);
         }
@@ -284,7 +282,7 @@ static bool is_unit_of(const struct step *step, const struct json_value *unit, s
     const struct json_value *recorded = json_at(unit, "step");
     const char *kind = STEP_NAMES[step->kind];
     const char *name = step->candidate != NULL ? step->candidate->name : "";
-    const int64_t seed = json_int_of(json_at(recorded, "seed"), 0);
+    const int64_t seed = json_int_at(recorded, "seed", 0);
     return (strcmp(text_or_empty(recorded, "kind"), kind) == 0 &&
             strcmp(text_or_empty(recorded, "name"), name) == 0 &&
             (step->candidate == NULL || seed == (int64_t)step->seed)) ||
@@ -354,7 +352,7 @@ static bool fetch_unit(const struct loop *l, const struct step *step, struct jso
     struct json_value *unit = json_load(path, why);
     const bool good = unit != NULL && is_unit_of(step, unit, l->journal->count, why);
     for (size_t i = 0; good && i < unit->as.list.count; i++) {
-        json_value_json(json, &unit->as.list.items[i]);
+        json_value_json(json, json_item(unit, i));
     }
     json_free(unit);
     return good;
@@ -419,7 +417,7 @@ bool evolve_loop(const struct evolve *evolve, struct journal *journal, struct se
         if (good) {
             const struct json_value *unit = journal->units[number++];
             good = search_take(search, &step, json_at(unit, "result"),
-                               json_number_of(json_at(unit, "seconds")), why);
+                               json_number_at(unit, "seconds"), why);
             report(&l, &step);
         }
     }

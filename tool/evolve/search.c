@@ -18,7 +18,7 @@
 #include <string.h>
 
 #include "base/message.h"
-#include "cases/cases.h"
+#include "base/random.h"
 #include "evolve/evolve.h"
 
 enum {

@@ -13,7 +13,7 @@
 #include "base/args.h"
 #include "base/file.h"
 #include "base/message.h"
-#include "cases/grid.h"
+#include "cases/problems.h"
 #include "cases/shape.h"
 #include "cli/verbs.h"
 #include "device/kernels.h"

@@ -29,7 +29,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/memo.h"
+#include "base/json_read.h"
 #include "base/message.h"
 #include "cases/shape.h"
 #include "judge/judge.h"

@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/memo.h"
+#include "base/json_read.h"
 #include "base/message.h"
 #include "cases/shape.h"
 #include "judge/judge.h"
@@ -42,13 +42,13 @@ struct output {
 static void inputs_json(struct json *json, const struct json_value *list, size_t shift) {
     json_open(json, "inputs", '[');
     for (size_t i = 0; i < json_count_of(list); i++) {
-        const struct json_value *one = &list->as.list.items[i];
+        const struct json_value *one = json_item(list, i);
         if (json_at(one, "at") == NULL) {
             json_value_json(json, one);
             continue;
         }
         json_open(json, NULL, '{');
-        json_int(json, "at", json_int_of(json_at(one, "at"), 0) + (int64_t)shift);
+        json_int(json, "at", json_int_at(one, "at", 0) + (int64_t)shift);
         json_value_json(json, json_at(one, "dtype"));
         json_value_json(json, json_at(one, "shape"));
         json_value_json(json, json_at(one, "strides"));
@@ -99,7 +99,7 @@ static bool make_inputs(struct door *oracle, uint64_t seed, struct inputs *input
     if (ask(oracle, "inputs", seed, NULL, NULL, BASE, 0, &inputs->described, why) != DOOR_DONE) {
         return false;
     }
-    const int64_t end = json_int_of(json_at(inputs->described, "end"), BASE);
+    const int64_t end = json_int_at(inputs->described, "end", BASE);
     if (end < BASE || (size_t)end + BAND > oracle->arena.size) {
         explain(why, "the inputs are larger than the judge's memory");
         return false;
@@ -126,11 +126,11 @@ static double *reference(struct door *oracle, const char *what, const struct inp
         return NULL;
     }
     const struct json_value *shape = json_at(described, "shape");
-    const char *dtype = json_text_of(json_at(described, "dtype"));
+    const char *dtype = json_text_at(described, "dtype");
     *o = (struct output){.dims = (int)json_count_of(shape), .elements = 1};
     bool good = o->dims > 0 && o->dims <= DIMS && dtype != NULL;
     for (int i = 0; good && i < o->dims; i++) {
-        o->shape[i] = json_int_of(&shape->as.list.items[i], 1);
+        o->shape[i] = json_int_of(json_item(shape, (size_t)i), 1);
         good = o->shape[i] >= 1 && o->shape[i] < INT32_MAX;
         o->elements *= good ? (size_t)o->shape[i] : 1;
         good = good && at + 8 * o->elements < oracle->arena.size;

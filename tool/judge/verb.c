@@ -12,15 +12,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <unistd.h>
-
 #include "attn.h"
 #include "base/args.h"
+#include "base/child.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/message.h"
 #include "base/progress.h"
-#include "base/tool_path.h"
 #include "cases/shape.h"
 #include "cli/verbs.h"
 #include "device/kernels.h"

@@ -5,12 +5,11 @@
  */
 #include "pack/evidence.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/memo.h"
+#include "base/json_read.h"
 #include "base/message.h"
 #include "pack/plan.h"
 

@@ -60,7 +60,7 @@ bool evidence_published(const struct pack *pack, const struct evidence *evidence
                         attn_error *why);
 
 /* SHA-256 of the library, version and SHA-256 of this program: what the units are bound to
- * (current.c). */
+ * (verify.c). */
 bool current_identity(char library[SHA256_TEXT], char tool[64], attn_error *why);
 
 /* STALE unless the pack is of this library. False and the reason: the library cannot be read. */

@@ -4,13 +4,35 @@
  */
 #include "pack/judge.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/args.h"
+#include "base/message.h"
 #include "pack/plan.h"
 #include "stages/parity/parity.h"
+#include "stages/sanitize/log.h"
+
+const char *const GATE_NAMES[GATE_COUNT] = {"PASS", "NOT_RUN", "STALE", "FAIL", "INVALID"};
+
+int gate_exit(enum gate gate) {
+    static const int EXITS[GATE_COUNT] = {EXIT_DONE, EXIT_NOT_RUN, EXIT_NOT_RUN, EXIT_FAILED_CHECK,
+                                          EXIT_INVALID};
+    return EXITS[gate];
+}
+
+void judge(struct judgement *judgement, enum gate gate, const char *format, ...) {
+    if (gate <= judgement->gate) {
+        return;
+    }
+    judgement->gate = gate;
+    va_list list;
+    va_start(list, format);
+    vsnprintf(judgement->reason, sizeof judgement->reason, format, list);
+    va_end(list);
+}
 
 const char *const STAGE_NAMES[STAGES + 1] = {"inspect", "emulate", "parity", "sanitize",
                                              "bench",   "profile", NULL};
@@ -61,8 +83,9 @@ bool names_gpu(const char *device) {
 
 /* ---- controls and values --------------------------------------------------------------------- */
 
-char *judge_artifact(const struct pack *pack, const struct json_value *name, size_t *bytes,
-                     struct judgement *judgement) {
+/* Bytes of an artifact, for free(). NULL: judged. */
+static char *judge_artifact(const struct pack *pack, const struct json_value *name, size_t *bytes,
+                            struct judgement *judgement) {
     attn_error why = {""};
     const char *hash = json_text_of(name);
     char *data = hash != NULL ? pack_read(pack, PACK_ARTIFACTS, hash, bytes, &why) : NULL;
@@ -176,6 +199,58 @@ static void judge_tensor_pipe(const struct json_value *unit, struct judgement *j
         judge_values(BUSY, unit, judgement);
     }
 }
+
+/* ---- logs of compute-sanitizer: findings come from these alone ------------------------------- */
+
+/* One run of a tool. variant NULL: with its planted fault, which it must catch; else with the
+ * kernel, which must be clean. */
+static void judge_side(const struct pack *pack, const struct json_value *side, int tool,
+                       const char *variant, struct judgement *judgement) {
+    const char *entry = json_text_at(side, "entry");
+    const int code = (int)json_int_at(side, "exit", 0); /* -1, no exit code: none */
+    const int64_t variants = variant != NULL ? json_int_at(side, "variants", 1) : 0;
+    struct sanitizer_log log;
+    attn_error why = {"it cannot be read"};
+    size_t bytes = 0;
+    enum gate gate = GATE_INVALID;
+    char *text = judge_artifact(pack, json_at(side, "log"), &bytes, judgement);
+    FILE *in = text != NULL && entry != NULL ? fmemopen(text, bytes, "r") : NULL;
+    if (in != NULL && sanitizer_log_read(in, (enum sanitizer_tool)tool, entry, &log, &why) &&
+        sanitizer_log_is_of(text, (enum sanitizer_tool)tool, variant, &why)) {
+        gate = variant != NULL                      ? sanitizer_judge(&log, code, variants, &why)
+               : sanitizer_caught(&log, code, &why) ? GATE_PASS
+                                                    : GATE_INVALID;
+    }
+    judge(judgement, gate, "%s: %s%.180s", SANITIZER_TOOL_NAMES[tool],
+          variant == NULL ? "its planted fault: " : "", why.text);
+    if (in != NULL) {
+        fclose(in);
+    }
+    free(text);
+}
+
+static void judge_sanitizer_logs(const struct pack *pack, const struct json_value *unit,
+                                 struct judgement *judgement) {
+    const struct json_value *list = json_at(unit, "logs");
+    const char *variant = json_text_at(unit, "variant");
+    if (json_count_of(list) != SANITIZER_TOOLS) {
+        judge(judgement, GATE_INVALID, "logs of %zu tools, expected %d", json_count_of(list),
+              (int)SANITIZER_TOOLS);
+        return;
+    }
+    for (int i = 0; i < SANITIZER_TOOLS; i++) {
+        const struct json_value *run = json_item(list, (size_t)i);
+        if (!json_is_at(run, "tool", SANITIZER_TOOL_NAMES[i])) {
+            judge(judgement, GATE_INVALID, "log %d: expected that of %s", i,
+                  SANITIZER_TOOL_NAMES[i]);
+            continue;
+        }
+        judge_side(pack, json_at(run, "control"), i, NULL, judgement);
+        judge_side(pack, json_at(run, "subject"), i, variant != NULL ? variant : "", judgement);
+    }
+}
+
+/* ---- a unit ---------------------------------------------------------------------------------- */
 
 struct judgement judge_unit(const struct pack *pack, const struct json_value *row,
                             const struct json_value *unit) {

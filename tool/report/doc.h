@@ -17,7 +17,7 @@
 #include <stddef.h>
 #include <stdio.h>
 
-#include "pack/verdict.h"
+#include "pack/judge.h"
 
 enum { DOC_COLUMNS = 32 }; /* of a table, at most */
 

@@ -30,7 +30,7 @@ static const struct claim {
     [SANITIZE] = {"memcheck, racecheck, initcheck and synccheck find nothing, and each found the "
                   "fault that was planted for it.",
                   "tool/stages/sanitize/log.c sanitizer_judge",
-                  "tool/pack/logs.c judge_sanitizer_logs", "attest sanitize --device %s"},
+                  "tool/pack/judge.c judge_sanitizer_logs", "attest sanitize --device %s"},
     [BENCH] = {"Timings are of verified outputs, plausible, and come with their raw samples; "
                "a sleep of known length was read right.",
                "tool/device/timing.c timer_run", "tool/pack/timing.c judge_timings",

@@ -83,7 +83,6 @@ double case_share(const struct json_value *one);
 /* ---- sections -------------------------------------------------------------------------------- */
 
 void report_findings(const struct pack_report *report, struct doc *doc);  /* findings.c */
-void report_plots(const struct pack_report *report, struct doc *doc);     /* plots.c, HTML only */
 void report_times(const struct pack_report *report, struct doc *doc);     /* times.c */
 void report_beside(const struct pack_report *report, struct doc *doc);    /* peers.c */
 void report_resources(const struct pack_report *report, struct doc *doc); /* tables.c */

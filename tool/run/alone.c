@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * alone.c - see alone.h; and the verbs sanitize and profile, which keep the pack for its logs. That
+ * alone.c - see run.h; and the verbs sanitize and profile, which keep the pack for its logs. That
  * of parity, whose options no pack of attest run has, is temporary.
  */
-#include "run/alone.h"
+#include "run/run.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -330,7 +330,7 @@ static void profile_line(struct alone *a, const struct alone_slot *slot) {
         printf(" %7.1f", json_number_at(values, PROFILE_COLUMNS[i][1]));
     }
     for (size_t i = 0; values != NULL && i < values->as.list.count; i++) {
-        const struct json_value *value = &values->as.list.items[i];
+        const struct json_value *value = json_item(values, i);
         if (strncmp(value->key, "stall_", 6) == 0) {
             printf(" %s %.2f", value->key + 6, json_number_of(value));
         }

@@ -15,12 +15,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/child.h"
 #include "base/conversation.h"
 #include "base/file.h"
 #include "base/message.h"
-#include "base/tool_path.h"
 #include "device/kernels.h"
-#include "device/vgpu_findings.h"
 #include "run/run.h"
 #include "stages/parity/parity.h"
 #include "stages/profile/ncu_run.h"
@@ -162,29 +161,17 @@ static void tell_chosen(const struct target *target) {
     }
 }
 
-static bool probe_open(struct target *target, const char *name, attn_device *device,
-                       attn_error *why) {
-    attn_options options;
-    attn_options_init(&options);
-    options.device = name;
-    return device_alias(&options.device, &options.driver, why) &&
-           attn_open(&options, &target->context, why) == ATTN_OK &&
-           (strncmp(options.device, "cuda", 4) != 0 || !kernels_missing(target->context, why)) &&
-           attn_device_get(target->context, device, why) == ATTN_OK &&
-           (target->device = device_open(target->context, options.device, why)) != NULL;
-}
-
 int run_probe(const char *name) {
-    struct target target = {0};
+    struct runner runner = {.device = name};
     attn_device device = {.size = sizeof device};
     attn_error why = {""};
     if (!conversation_joined()) {
         return complain("run: --job is what it tells its own child processes");
     }
-    if (probe_open(&target, name, &device, &why)) {
+    if (runner_open(&runner, &why) && attn_device_get(runner.context, &device, &why) == ATTN_OK) {
+        struct target target = target_on(&runner, 0);
         int number = 0;
         (void)sscanf(device.arch, "sm_%d", &number);
-        target.emulated = vgpu_drives(target.context);
         conversation_answer("device\t%s, %s, %d %s, driver %d", device.name, device.arch,
                             (int)device.units, device.driver > 0 ? "multiprocessors" : "threads",
                             (int)device.driver);
@@ -192,11 +179,10 @@ int run_probe(const char *name) {
         if (device_is_gpu(target.device) && !target.emulated) {
             tell_chosen(&target);
         }
-        device_close(target.device);
     } else {
         conversation_answer("absent\t%.240s", why.text);
     }
-    attn_close(target.context);
+    runner_close(&runner);
     conversation_answer("end");
     return EXIT_DONE;
 }

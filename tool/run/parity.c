@@ -7,8 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "base/json_read.h"
 #include "base/message.h"
@@ -16,7 +14,7 @@
 #include "cli/verbs.h"
 #include "device/kernels.h"
 #include "device/vgpu_findings.h"
-#include "run/alone.h"
+#include "run/run.h"
 
 enum { CASES = 400, CASES_QUICK = 40, LAUNCHES = 1000, LAUNCHES_QUICK = 100 };
 enum { TIMEOUT = 60, TIMEOUT_EMULATED = 300, SHOWN_FAILURES = 3 };

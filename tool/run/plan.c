@@ -12,7 +12,7 @@
 #include <string.h>
 #include <sys/utsname.h>
 
-#include "base/memo.h"
+#include "base/json_read.h"
 #include "base/message.h"
 #include "device/kernels.h"
 #include "pack/evidence.h"
@@ -197,8 +197,7 @@ static void put_device_row(const struct making *making, enum stage stage,
 static void put_row(const struct making *making, enum stage stage,
                     const struct run_device *device) {
     const struct json_value *before = plan_row(making->before, STAGE_NAMES[stage], device->name);
-    if (device->absent[0] != '\0' && before != NULL &&
-        json_text_of(json_at(before, "absent")) == NULL) {
+    if (device->absent[0] != '\0' && before != NULL && json_text_at(before, "absent") == NULL) {
         json_value_json(making->json, before);
         return;
     }
@@ -406,7 +405,7 @@ char *run_plan_make(const struct run_request *request, const struct json_value *
 
 static bool take_list(const struct json_value *from, struct arg_list *list) {
     for (size_t i = 0; i < json_count_of(from); i++) {
-        const char *text = json_text_of(&from->as.list.items[i]);
+        const char *text = json_text_of(json_item(from, i));
         if (text == NULL || list->count == ARG_LIST_MOST) {
             return false;
         }
@@ -422,13 +421,13 @@ bool run_plan_request(const struct json_value *plan, struct run_request *request
         return explain(why, "plan.json: request: expected lists of stages and devices");
     }
     request->full = plan_is_full(plan);
-    request->variant = json_text_of(json_at(asked, "variant"));
-    request->seed = strtoull(json_text_of(json_at(plan, "seed")), NULL, 16);
+    request->variant = json_text_at(asked, "variant");
+    request->seed = strtoull(json_text_at(plan, "seed"), NULL, 16);
     if (request->commit == NULL) {
-        request->commit = json_text_of(json_at(plan, "commit"));
+        request->commit = json_text_at(plan, "commit");
     }
     if (isnan(request->price)) {
-        request->price = json_number_of(json_at(plan, "gpu_hour_price"));
+        request->price = json_number_at(plan, "gpu_hour_price");
     }
     return true;
 }
@@ -451,7 +450,7 @@ static bool fits(const struct json_value *plan, const struct json_value *here, a
     static const char *const SAME[] = {"tool", "library", "variants", "rows"};
     const struct json_value *rows = json_at(plan, "rows");
     for (size_t i = 0; i < json_count_of(rows); i++) {
-        const char *device = json_text_of(json_at(&rows->as.list.items[i], "device"));
+        const char *device = json_text_at(json_item(rows, i), "device");
         const char *model = plan_model(plan, device), *mine = plan_model(here, device);
         if (model != NULL && (mine == NULL || strcmp(model, mine) != 0)) {
             return explain(why, "--part: %s is %s here, and the plan is of %s", device,

@@ -7,7 +7,7 @@
  *     parity.c    the verb parity
  *     plan.c      the plan: which stage of which variant on which device, and what is absent
  *     machine.c   what this machine has: devices, variants that run there, tools
- *     work.c      the slots of the plan: children do those of a row, a unit each (stages/record.h)
+ *     work.c      the slots of the plan: children do those of a row, a unit each (stages/stage.h)
  *     spread.c    the parts of the plan, each by a worker that a command starts
  *
  * Invariant: the parent opens no device. A plan names every variant of the library in each row, as
@@ -20,8 +20,7 @@
 
 #include "base/args.h"
 #include "base/jobs.h"
-#include "pack/judge.h"
-#include "pack/pack.h"
+#include "pack/evidence.h"
 
 /* Slots are divided by variant: all of a variant are in one part, since a stage that fails ends
  * them. */
@@ -125,5 +124,41 @@ bool run_spread_plan(const struct run_request *request, const struct jobs *jobs,
  * the reason: the pack cannot be read. */
 bool run_spread(const struct pack *pack, const struct run_request *request, const struct jobs *jobs,
                 attn_error *lost, attn_error *why);
+
+/* ---- a stage that is a verb of its own (alone.c) ------------------------------------------------
+ *
+ * `attest run` with one stage on one device, printed variant by variant. What is printed follows
+ * from the pack, and the exit code is that of the stage's row. */
+struct alone {
+    const char *verb;
+    struct run_request request;
+    struct stage_alone stage;
+    const char *device, *driver; /* driver NULL: $ATTN_DRIVER, else libcuda.so.1 */
+    bool json, keep;             /* keep the pack, by default under a name with the time */
+    struct pack pack;
+    struct evidence evidence;
+};
+
+/* One of its variants. */
+struct alone_slot {
+    const char *variant, *verdict, *reason; /* reason "": PASS */
+    double seconds;
+    const struct json_value *unit; /* what was observed; NULL: nothing */
+};
+
+/* How a stage shows itself: in lines, or as members of the open object. */
+struct alone_view {
+    void (*head)(const struct alone *alone); /* of the table */
+    void (*line)(struct alone *alone, const struct alone_slot *slot);
+    void (*json)(struct alone *alone, const struct alone_slot *slot, struct json *json);
+    void (*end)(const struct alone *alone); /* below the table; or NULL */
+};
+
+/* --device, --variant, --timeout and --json. */
+enum { ALONE_ARGS = 4 };
+void alone_args(struct alone *alone, struct arg args[ALONE_ARGS]);
+
+/* Runs the stage, prints, and returns the exit code. */
+int alone_run(struct alone *alone, const struct alone_view *view);
 
 #endif /* ATTEST_RUN_RUN_H */

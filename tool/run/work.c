@@ -22,17 +22,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/conversation.h"
 #include "base/json_read.h"
-#include "base/memo.h"
 #include "base/message.h"
 #include "base/progress.h"
 #include "device/vgpu_findings.h"
 #include "pack/evidence.h"
-#include "stages/record.h"
+#include "stages/stage.h"
 
 typedef bool recorder(const struct slot *slot, struct pack *pack, struct json *unit,
                       attn_error *why);
@@ -88,22 +86,22 @@ static bool record(struct pack *pack, const struct json_value *row,
     const struct json_value *timings = json_at(subject, "timings");
     const struct json_value *cases = json_at(subject, "cases");
     struct slot slot = {
-        .device = json_text_of(json_at(row, "device")),
-        .variant = json_text_of(json_at(subject, "variant")),
-        .image = json_text_of(json_at(subject, "image")),
-        .seed = strtoull(json_text_of(json_at(pack->plan, "seed")), NULL, 16),
-        .first_case = json_int_of(json_at(subject, "first_case"), 1),
+        .device = json_text_at(row, "device"),
+        .variant = json_text_at(subject, "variant"),
+        .image = json_text_at(subject, "image"),
+        .seed = strtoull(json_text_at(pack->plan, "seed"), NULL, 16),
+        .first_case = json_int_at(subject, "first_case", 1),
         .cases = json_int_of(cases != NULL ? cases : json_at(row, "cases"), 1),
-        .launches = json_int_of(json_at(row, "launches"), 1),
-        .code = json_text_of(json_at(row, "code")),
-        .async = json_text_of(json_at(row, "async")),
+        .launches = json_int_at(row, "launches", 1),
+        .code = json_text_at(row, "code"),
+        .async = json_text_at(row, "async"),
         .timings = json_int_of(timings != NULL ? timings : json_at(row, "timings"), 1),
-        .quick = strcmp(json_text_of(json_at(pack->plan, "mode")), "quick") == 0,
+        .quick = strcmp(json_text_at(pack->plan, "mode"), "quick") == 0,
         .following = after,
         .watched = true,
     };
     return device_alias(&slot.device, &slot.driver, why) &&
-           RECORDERS[stage_of(json_text_of(json_at(row, "stage")))](&slot, pack, unit, why);
+           RECORDERS[stage_of(json_text_at(row, "stage"))](&slot, pack, unit, why);
 }
 
 static enum result do_slot(struct pack *pack, const struct json_value *row,
@@ -141,7 +139,7 @@ static void do_row(struct pack *pack, const struct json_value *row, const char *
         }
         at = end + 1;
         conversation_answer("start\t%lu", index);
-        result = do_slot(pack, row, &subjects->as.list.items[index], after, lanes, &why);
+        result = do_slot(pack, row, json_item(subjects, index), after, lanes, &why);
         if (result == UNWRITABLE) {
             conversation_answer("unwritable\t%s", why.text);
         } else {
@@ -161,7 +159,7 @@ int run_slots(const char *path, int64_t row, const char *slots, int64_t lanes) {
     const struct json_value *rows = json_at(pack.plan, "rows");
     int status = EXIT_DONE;
     if (opened && row < (int64_t)json_count_of(rows)) {
-        do_row(&pack, &rows->as.list.items[row], slots, lanes);
+        do_row(&pack, json_item(rows, (size_t)row), slots, lanes);
     } else {
         status = complain("run: %s", why.text);
     }
@@ -228,7 +226,7 @@ static int64_t part_of(const struct pack *pack, const char *variant, int64_t par
     const struct json_value *variants = json_at(pack->plan, "variants");
     size_t i = 0;
     while (i < json_count_of(variants) &&
-           strcmp(json_text_of(json_at(&variants->as.list.items[i], "name")), variant) != 0) {
+           strcmp(json_text_at(json_item(variants, i), "name"), variant) != 0) {
         i++;
     }
     return (int64_t)i % parts + 1;
@@ -272,9 +270,8 @@ static size_t *find_slots(const struct pack *pack, size_t index, const struct ru
 /* ---- a lane ---------------------------------------------------------------------------------- */
 
 static void show(struct row_work *work) {
-    snprintf(work->label, sizeof work->label, "%s %s %zu/%zu",
-             json_text_of(json_at(work->row, "stage")), json_text_of(json_at(work->row, "device")),
-             work->done, work->total);
+    snprintf(work->label, sizeof work->label, "%s %s %zu/%zu", json_text_at(work->row, "stage"),
+             json_text_at(work->row, "device"), work->done, work->total);
     progress_set(work->progress, (double)work->done / (double)work->total);
 }
 
@@ -375,8 +372,8 @@ static void *run_lane(void *argument) {
  * computes the reference or reads along with it. What is timed or counted has the machine to
  * itself. */
 static size_t lanes_for(const struct json_value *row, size_t count) {
-    const enum stage stage = stage_of(json_text_of(json_at(row, "stage")));
-    const bool gpu = names_gpu(json_text_of(json_at(row, "device")));
+    const enum stage stage = stage_of(json_text_at(row, "stage"));
+    const bool gpu = names_gpu(json_text_at(row, "device"));
     const bool emulated = json_is_at(row, "device", "vgpu");
     cpu_set_t set; /* a worker of a cluster has some of the machine's */
     const long cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
@@ -432,7 +429,7 @@ static bool run_row(struct pack *pack, size_t index, const struct run_request *r
     bool good = true;
     if (count > 0) {
         struct progress progress;
-        const double patience = PATIENCE[stage_of(json_text_of(json_at(row, "stage")))];
+        const double patience = PATIENCE[stage_of(json_text_at(row, "stage"))];
         struct row_work work = {.pack = pack,
                                 .row = row,
                                 .index = index,

@@ -4,11 +4,9 @@
  */
 #include "stages/stage.h"
 
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/conversation.h"
 #include "base/json_read.h"

@@ -13,10 +13,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/child.h"
 #include "base/file.h"
 #include "base/json_read.h"
 #include "base/message.h"
-#include "base/tool_path.h"
 #include "cases/problems.h"
 #include "cases/shape.h"
 #include "device/kernels.h"

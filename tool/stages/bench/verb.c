@@ -14,7 +14,7 @@
 #include "base/json.h"
 #include "base/message.h"
 #include "base/output.h"
-#include "cases/grid.h"
+#include "cases/problems.h"
 #include "cases/shape.h"
 #include "cli/verbs.h"
 #include "device/kernels.h"

@@ -10,7 +10,6 @@
 
 #include "base/message.h"
 #include "stages/inspect/inspect.h"
-#include "stages/inspect/ptxas_log.h"
 #include "stages/stage.h"
 
 /* ---- the control ----------------------------------------------------------------------------- */

@@ -11,24 +11,11 @@
 
 /* ---- the target ------------------------------------------------------------------------------ */
 
-attn_status target_open(struct target *t, const char *device, const char *driver, attn_error *why) {
-    attn_options options;
-    attn_options_init(&options);
-    options.device = device;
-    options.driver = driver;
-    const attn_status status = attn_open(&options, &t->context, why);
-    if (status != ATTN_OK) {
-        return status;
-    }
-    t->device = device_open(t->context, device, why);
-    t->emulated = t->device != NULL && vgpu_drives(t->context);
-    return t->device != NULL ? ATTN_OK : ATTN_DEVICE;
-}
-
-void target_close(struct target *t) {
-    device_close(t->device);
-    attn_close(t->context);
-    *t = (struct target){0};
+struct target target_on(const struct runner *runner, uint64_t seed) {
+    return (struct target){.context = runner->context,
+                           .device = runner->memory,
+                           .seed = seed,
+                           .emulated = vgpu_drives(runner->context)};
 }
 
 bool target_accepts(const struct target *t, attn_problem *accepted, attn_error *why) {

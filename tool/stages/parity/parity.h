@@ -21,7 +21,7 @@
 #include "attn_inspect.h"
 #include "attn_verify.h"
 #include "cases/cases.h"
-#include "device/device.h"
+#include "device/runner.h"
 #include "device/vgpu_findings.h"
 
 /* ---- what is tried --------------------------------------------------------------------------- */
@@ -37,10 +37,8 @@ struct target {
     struct outsider *outsider; /* NULL: the variant */
 };
 
-/* Opens the device; the variant is the caller's to choose. The target can be closed in any case. */
-attn_status target_open(struct target *target, const char *device, const char *driver,
-                        attn_error *why);
-void target_close(struct target *target);
+/* The device of an open runner; the variant is the caller's to choose. */
+struct target target_on(const struct runner *runner, uint64_t seed);
 
 /* The least that a variant which runs here must accept; false: it takes nothing, and why. */
 bool target_accepts(const struct target *target, attn_problem *accepted, attn_error *why);

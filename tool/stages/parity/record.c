@@ -37,21 +37,14 @@ static bool take_code(const struct slot *slot, struct target *target, attn_error
     return good || explain(why, "--image: %.100s: %.300s", slot->code, cause.text);
 }
 
-/* The slot's variant on its device, which stays open for the slots that follow: a CUDA context
- * costs tenths of a second. */
+/* The slot's variant on its device. */
 static const struct target *open_slot(const struct slot *slot, attn_error *why) {
-    static struct target target; /* of this process, which serves one device */
-    static char opened[64];
-    if (target.device != NULL && strcmp(opened, slot->device) != 0) {
-        explain(why, "%s: this process has opened %s", slot->device, opened);
+    static struct target target; /* of this process */
+    const struct runner *runner = record_runner(slot, why);
+    if (runner == NULL) {
         return NULL;
     }
-    if (target.device == NULL && target_open(&target, slot->device, slot->driver, why) != ATTN_OK) {
-        target_close(&target);
-        return NULL;
-    }
-    snprintf(opened, sizeof opened, "%s", slot->device);
-    target.seed = slot->seed;
+    target = target_on(runner, slot->seed);
     if (!variant_by_name(target.context, slot->variant, &target.variant, why)) {
         return NULL;
     }

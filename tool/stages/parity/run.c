@@ -316,14 +316,16 @@ static enum run_result run_plan(struct run *r) {
 /* In a run of its own, as if the sample had no gradients. */
 bool run_forward(struct sample *s, attn_error *why) {
     struct gradients *gradients = s->gradients;
-    struct target cpu = {.variant.direction = ATTN_FORWARD};
-    struct run r = {.target = &cpu, .sample = s, .why = why};
+    struct runner cpu = {.device = "cpu"};
+    struct target target = {.variant.direction = ATTN_FORWARD};
+    struct run r = {.target = &target, .sample = s, .why = why};
     s->gradients = NULL;
-    const bool ok = target_open(&cpu, "cpu", NULL, why) == ATTN_OK &&
-                    attn_plan_create(cpu.context, &s->problem, NULL, &r.plan, why) == ATTN_OK &&
-                    run_plan(&r) == RUN_DONE;
-    attn_plan_destroy(r.plan);
-    target_close(&cpu);
+    bool ok = runner_open(&cpu, why) && runner_plan(&cpu, &s->problem, why);
+    target.context = cpu.context;
+    target.device = cpu.memory;
+    r.plan = cpu.plan;
+    ok = ok && run_plan(&r) == RUN_DONE;
+    runner_close(&cpu);
     s->gradients = gradients;
     gradients_poison(gradients, s);
     return ok;

@@ -4,7 +4,6 @@
  */
 #include "stages/profile/ncu_run.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +12,6 @@
 
 #include "base/file.h"
 #include "base/message.h"
-#include "base/tool_path.h"
 #include "stages/stage.h"
 
 enum { TRY_SECONDS = 60, METRICS_SIZE = 4096 };

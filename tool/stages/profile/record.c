@@ -6,10 +6,9 @@
  * Invariant: the values of a unit are those that ncu_report_read finds in its artifact.
  */
 #include <stdio.h>
-#include <unistd.h>
 
+#include "base/child.h"
 #include "base/file.h"
-#include "base/tool_path.h"
 #include "device/kernels.h"
 #include "stages/profile/ncu_run.h"
 #include "stages/stage.h"

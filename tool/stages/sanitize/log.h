@@ -23,7 +23,7 @@
 #include <stdio.h>
 
 #include "attn.h"
-#include "pack/verdict.h"
+#include "pack/judge.h"
 
 enum sanitizer_tool { MEMCHECK, RACECHECK, INITCHECK, SYNCCHECK, SANITIZER_TOOLS };
 

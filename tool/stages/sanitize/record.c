@@ -15,7 +15,6 @@
 
 #include "base/file.h"
 #include "base/message.h"
-#include "base/tool_path.h"
 #include "stages/sanitize/run.h"
 #include "stages/stage.h"
 

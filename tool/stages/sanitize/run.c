@@ -9,9 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/child.h"
 #include "base/file.h"
 #include "base/message.h"
-#include "base/tool_path.h"
 #include "stages/stage.h"
 
 /* Limits of one run. A planted fault takes three seconds. compute-sanitizer sometimes does not end

@@ -15,7 +15,6 @@
 #include "base/file.h"
 #include "base/message.h"
 #include "cases/cases.h"
-#include "device/kernels.h"
 #include "device/sets.h"
 #include "stages/stage.h"
 
