@@ -290,7 +290,7 @@ TEST(a_log_that_is_no_text) {
 static struct child shell(const char *script, double limit, char output[LOG_SIZE]) {
     char folder[] = "/tmp/attest-child-XXXXXX", path[64];
     char program[] = "/bin/sh", option[] = "-c", text[512];
-    char *argv[] = {program, option, text, NULL};
+    const char *argv[] = {program, option, text, NULL};
     struct child child = {.code = -1};
     attn_error why = {""};
     snprintf(text, sizeof text, "%s", script);
@@ -355,7 +355,7 @@ TEST(child_is_ended_with_all_that_it_started) {
 
 TEST(child_that_is_not_there) {
     char program[] = "/nonexistent/program", path[] = "/tmp/attest-child-log-XXXXXX";
-    char *argv[] = {program, NULL};
+    const char *argv[] = {program, NULL};
     struct child child;
     attn_error why = {""};
     const int file = mkstemp(path);

@@ -37,8 +37,8 @@ static void awaited_signals(sigset_t *set) {
     }
 }
 
-int child_spawn(pid_t *process, char *const argv[], const char *program, int output, int answers,
-                const sigset_t *mask) {
+int child_spawn(pid_t *process, const char *const argv[], const char *program, int output,
+                int answers, const sigset_t *mask) {
     posix_spawn_file_actions_t files;
     posix_spawnattr_t attributes;
     sigset_t defaults;
@@ -64,7 +64,8 @@ int child_spawn(pid_t *process, char *const argv[], const char *program, int out
             }
         }
         if (error == 0) {
-            error = posix_spawn(process, program, &files, &attributes, argv, environ);
+            error = posix_spawn(process, program, &files, &attributes,
+                                (char *const *)(uintptr_t)argv, environ); /* reads them only */
         }
         posix_spawnattr_destroy(&attributes);
     }
@@ -97,7 +98,7 @@ static int wait_for(pid_t process, const sigset_t *awaited, double deadline, boo
 
 /* What is to run: a program, or a function of this one. */
 struct work {
-    char *const *argv; /* NULL: the function */
+    const char *const *argv; /* NULL: the function */
     int (*function)(void *argument);
     void *argument;
 };
@@ -170,7 +171,7 @@ static bool run(const struct work *work, const char *log, double limit, struct c
     return true;
 }
 
-bool child_run(char *const argv[], const char *log, double limit, struct child *child,
+bool child_run(const char *const argv[], const char *log, double limit, struct child *child,
                attn_error *why) {
     return run(&(struct work){.argv = argv}, log, limit, child, why);
 }
@@ -217,7 +218,8 @@ bool tool_find(const char *name, char path[PATH_MAX], attn_error *why) {
 }
 
 bool tool_version(const char *path, const char *log, char *version, size_t size, attn_error *why) {
-    char line[128], word[] = "--version", *argv[] = {(char *)(uintptr_t)path, word, NULL};
+    const char *const argv[] = {path, "--version", NULL};
+    char line[128];
     struct child child;
     version[0] = '\0';
     if (!child_run(argv, log, VERSION_SECONDS, &child, why)) {

@@ -26,7 +26,7 @@ struct child {
 
 /* argv[0] is the program's path; argv ends with NULL. stdout and stderr go to the file `log`, which
  * must not exist yet. False and the reason where it could not be started. */
-bool child_run(char *const argv[], const char *log, double limit, struct child *child,
+bool child_run(const char *const argv[], const char *log, double limit, struct child *child,
                attn_error *why);
 
 /* The same for a function of this program: what it returns is the exit code. This process must have
@@ -42,8 +42,8 @@ const char *child_text(const struct child *child, char *buffer, size_t size);
  * with no input, stdout and stderr to `output`, `answers` (or -1: none) as descriptor
  * CHILD_ANSWERS, this signal mask and SIGPIPE as a fresh program has it. 0, or an errno. */
 enum { CHILD_ANSWERS = 3 };
-int child_spawn(pid_t *process, char *const argv[], const char *program, int output, int answers,
-                const sigset_t *mask);
+int child_spawn(pid_t *process, const char *const argv[], const char *program, int output,
+                int answers, const sigset_t *mask);
 
 /* ---- where programs are ---------------------------------------------------------------------- */
 

@@ -97,7 +97,7 @@ static void close_pipe(int ends[2]) {
     }
 }
 
-static bool start(struct conversation *c, char *const argv[], attn_error *why) {
+static bool start(struct conversation *c, const char *const argv[], attn_error *why) {
     int answers[2] = {-1, -1}, words[2] = {-1, -1}, moved = -1;
     sigset_t mask;
     sigprocmask(SIG_BLOCK, NULL, &mask);
@@ -272,7 +272,7 @@ static bool finish(struct conversation *c, attn_error *why) {
     return judge_end(c, in_time, status, why);
 }
 
-bool converse(char *const argv[], const struct conversation_terms *terms, attn_error *why) {
+bool converse(const char *const argv[], const struct conversation_terms *terms, attn_error *why) {
     struct conversation c = {
         .terms = terms, .deadline = clock_seconds() + terms->seconds, .answers = -1, .words = -1};
     return start(&c, argv, why) && finish(&c, why);

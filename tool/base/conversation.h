@@ -28,7 +28,7 @@ struct conversation_terms {
 /* argv[0] is "attest", its program is /proc/self/exe, unless there is no `take`. False and the
  * reason if the child could not be started, died, took too long, said nonsense or did not end its
  * answer. Several threads may converse at once, each with a child of its own. */
-bool converse(char *const argv[], const struct conversation_terms *terms, attn_error *why);
+bool converse(const char *const argv[], const struct conversation_terms *terms, attn_error *why);
 
 /* From now on a signal that ends programs kills the children of the moment, and then this program;
  * unless that is to outlive it, and asks conversation_signal. */

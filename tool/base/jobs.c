@@ -68,13 +68,11 @@ static bool work_on(struct board *b, int64_t worker, size_t task, attn_error *wh
     char *script = must(malloc(size)), number[24];
     const char *argv[JOB_WORDS_MOST + 8] = {"/bin/sh", "-c", script, "attest", number, b->attest};
     const struct conversation_terms terms = {.seconds = (double)INFINITY, .tick = tick, .user = b};
-    char *started[sizeof argv / sizeof *argv];
     snprintf(script, size, SCRIPT, b->jobs->command);
     snprintf(number, sizeof number, "%lld", (long long)worker);
     b->terms->words(b->terms->user, task, words);
     memcpy(argv + 6, words->items, words->count * sizeof *argv);
-    memcpy(started, argv, sizeof started); /* not written to, whatever their type */
-    const bool good = converse(started, &terms, why);
+    const bool good = converse(argv, &terms, why);
     free(script);
     free(words);
     return good;

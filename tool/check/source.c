@@ -131,7 +131,7 @@ static bool compile_in(const char *folder, struct compiler *compiler, struct sou
     const char *const argv[] = {
         compiler->nvcc, "-ptx", "-lineinfo", "-std=c++17", compiler->arch,   "-MD",
         "-MF",          files,  "-o",        output,       compiler->source, NULL};
-    const bool ran = child_run((char *const *)(uintptr_t)argv, log, COMPILE_SECONDS, &child, why);
+    const bool ran = child_run(argv, log, COMPILE_SECONDS, &child, why);
     size_t size;
     compiler->too_old = compiler->automatic && child.code != 0 && read_log(log, NULL);
     if (!compiler->too_old) {

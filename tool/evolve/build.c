@@ -76,13 +76,13 @@ static const char *cubin_arch(const struct task *task) {
 }
 
 /* In this process group, so that what ends this child ends the compiler with it. */
-static bool run_compiler(char *const argv[], struct rejection *rejection) {
+static bool run_compiler(const char *const argv[], struct rejection *rejection) {
     int status = 0;
     char text[256];
     attn_error why;
     const pid_t compiler = fork();
     if (compiler == 0) {
-        execv(argv[0], argv);
+        execv(argv[0], (char *const *)(uintptr_t)argv);
         _exit(127);
     }
     while (compiler > 0 && waitpid(compiler, &status, 0) < 0 && errno == EINTR) {
@@ -132,7 +132,7 @@ static bool compile(const struct task *task, struct rejection *rejection) {
         "/bin/sh", script,           nvcc,      ptxas,    source,   output,
         ptx_arch,  cubin_arch(task), "release", flags[0], flags[1], flags[2],
         flags[3],  flags[4],         flags[5],  flags[6], NULL};
-    return run_compiler((char *const *)(uintptr_t)argv, rejection);
+    return run_compiler(argv, rejection);
 }
 
 /* ---- the machine code ------------------------------------------------------------------------ */

@@ -76,7 +76,7 @@ static struct json_value *run_proposer(const char *command, const char *folder, 
     snprintf(answer, sizeof answer, "%s/answer.json", folder);
     snprintf(log, sizeof log, "%s/log", folder);
     const char *const argv[] = {"/bin/sh", "-c", script, "sh", request, answer, command, NULL};
-    if (!child_run((char *const *)(uintptr_t)argv, log, PROPOSER_SECONDS, &child, why)) {
+    if (!child_run(argv, log, PROPOSER_SECONDS, &child, why)) {
         return NULL;
     }
     if (child.code != 0) {

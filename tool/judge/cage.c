@@ -80,7 +80,7 @@ static bool filter_calls(void) {
 
 /* What the child needs, made before it exists. */
 struct start {
-    char *const *argv;
+    const char *const *argv;
     int socket, arena, log;
     char users[64], groups[64];
     rlim_t memory, seconds, files;
@@ -132,7 +132,7 @@ static _Noreturn void become(const struct start *start, bool mapped) {
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0) {
         filter_calls();
     }
-    execv(start->argv[0], start->argv);
+    execv(start->argv[0], (char *const *)(uintptr_t)start->argv);
     _exit(NOT_STARTED);
 }
 
@@ -147,7 +147,7 @@ static bool has_filters(void) {
 #endif
 }
 
-bool cage_start(struct cage *cage, char *const argv[], int socket, int arena, int log,
+bool cage_start(struct cage *cage, const char *const argv[], int socket, int arena, int log,
                 const struct cage_limits *limits, attn_error *why) {
     static const unsigned long kinds[] = {
         CLONE_NEWUSER | CLONE_NEWNET | CLONE_NEWPID | CLONE_NEWIPC,

@@ -73,8 +73,7 @@ static bool start(struct door *door, int socket, const char *role, attn_error *w
                                    NULL};
     const char *const *argv =
         c->kind == SUBJECT_LIBRARY || c->kind == SUBJECT_IMAGE ? library : python;
-    return cage_start(&door->cage, (char *const *)(uintptr_t)argv, socket, door->arena.file,
-                      door->log, &door->limits, why);
+    return cage_start(&door->cage, argv, socket, door->arena.file, door->log, &door->limits, why);
 }
 
 bool door_open(struct door *door, const struct subject *candidate, const struct cage_limits *limits,

@@ -168,7 +168,7 @@ struct cage {
 };
 
 /* The program with `socket` as descriptor 3 and `arena` as 4, stdout and stderr to `log`. */
-bool cage_start(struct cage *cage, char *const argv[], int socket, int arena, int log,
+bool cage_start(struct cage *cage, const char *const argv[], int socket, int arena, int log,
                 const struct cage_limits *limits, attn_error *why);
 /* The judge may be looked at again; a leak checker wants to. */
 void cage_end(void);

@@ -74,9 +74,7 @@ static bool take_line(void *user, char *line) {
 }
 
 bool run_device_ask(const char *name, struct run_device *device, attn_error *why) {
-    const char *const words[] = {"attest", "run", "--job", "probe", "--device", name, NULL};
-    char *argv[sizeof words / sizeof *words];
-    memcpy(argv, words, sizeof argv); /* which are not written to, whatever their type */
+    const char *const argv[] = {"attest", "run", "--job", "probe", "--device", name, NULL};
     *device = (struct run_device){.absent = ""};
     snprintf(device->name, sizeof device->name, "%s", name);
     const struct conversation_terms terms = {

@@ -330,11 +330,9 @@ static void run_child(struct lane *lane) {
     }
     snprintf(row, sizeof row, "%zu", work->index);
     snprintf(lanes, sizeof lanes, "%zu", work->lanes);
-    const char *const words[] = {"attest",         "run",   "--job", "slots",   "--out",
-                                 work->pack->path, "--row", row,     "--slots", slots,
-                                 "--lanes",        lanes,   NULL};
-    char *argv[sizeof words / sizeof *words];
-    memcpy(argv, words, sizeof argv); /* which are not written to, whatever their type */
+    const char *const argv[] = {"attest",         "run",   "--job", "slots",   "--out",
+                                work->pack->path, "--row", row,     "--slots", slots,
+                                "--lanes",        lanes,   NULL};
     const size_t before = lane->next;
     lane->started = false;
     lane->at[0] = '\0';

@@ -38,12 +38,12 @@ bool stage_next(const attn_context *context, const regex_t *regex, int32_t *inde
 
 bool stage_run(const char *log, double limit, struct child *child, attn_error *why, ...) {
     enum { MOST = 40 };
-    char *argv[MOST];
+    const char *argv[MOST];
     int count = 0;
     va_list words;
     va_start(words, why);
     for (const char *word; (word = va_arg(words, const char *)) != NULL && count + 1 < MOST;) {
-        argv[count] = (char *)(uintptr_t)word; /* which the child does not share */
+        argv[count] = word;
         count += word[0] != '\0';
     }
     va_end(words);
