@@ -228,9 +228,11 @@ static void print_arg(const struct arg *arg) {
     print_wrapped(arg->help, column + 1 >= HELP_COLUMN ? HELP_COLUMN : column);
 }
 
+const char *command_summary = "";
+
 static void print_help(const struct command *command) {
-    printf("attest %s - %s\n\nusage: attest %s %s\n", command->verb, command->summary,
-           command->verb, command->synopsis);
+    printf("attest %s - %s\n\nusage: attest %s %s\n", command->verb, command_summary, command->verb,
+           command->synopsis);
     for (size_t g = 0; g < command->group_count; g++) {
         printf("\n%s\n", command->groups[g].title);
         for (size_t i = 0; i < command->groups[g].count; i++) {

@@ -77,7 +77,6 @@ struct arg_group {
 
 struct command {
     const char *verb;
-    const char *summary;  /* one sentence */
     const char *synopsis; /* what follows the verb */
     const char *notes;    /* below the options */
     const char *examples; /* one per line */
@@ -85,6 +84,9 @@ struct command {
     size_t group_count;
     struct arg *positional; /* ARG_TEXT or ARG_LIST: what has no name; NULL: there is none */
 };
+
+/* What the verb at hand does, in a few words: cli/main.c lists them. */
+extern const char *command_summary;
 
 enum args_result {
     ARGS_RUN,  /* the variables are filled */

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/args.h"
 #include "base/message.h"
 #include "cli/verbs.h"
 #include "device/vgpu_findings.h"
@@ -16,10 +17,10 @@
 
 static const char ABSENT[] = "the virtual GPU is not built in (-DATTN_VGPU=ON)";
 
-static int absent(int argc, char **argv, const char *verb, const char *summary) {
+static int absent(int argc, char **argv, const char *verb) {
     if (argc > 0 && strcmp(argv[0], "--help") == 0) {
-        printf("attest %s - %s\n\nusage: attest %s ...\n\nNot run here: %s.\n", verb, summary, verb,
-               ABSENT);
+        printf("attest %s - %s\n\nusage: attest %s ...\n\nNot run here: %s.\n", verb,
+               command_summary, verb, ABSENT);
         return EXIT_DONE;
     }
     complain("%s: not run: %s", verb, ABSENT);
@@ -27,15 +28,15 @@ static int absent(int argc, char **argv, const char *verb, const char *summary) 
 }
 
 int verb_check(int argc, char **argv) {
-    return absent(argc, argv, "check", "runs any CUDA kernel on a virtual GPU and finds its bugs");
+    return absent(argc, argv, "check");
 }
 
 int verb_exec(int argc, char **argv) {
-    return absent(argc, argv, "exec", "runs a CUDA program on a virtual GPU");
+    return absent(argc, argv, "exec");
 }
 
 int verb_nvcc(int argc, char **argv) {
-    return absent(argc, argv, "nvcc", "compiles a CUDA program for attest exec");
+    return absent(argc, argv, "nvcc");
 }
 
 bool device_alias(const char **device, const char **driver, attn_error *why) {

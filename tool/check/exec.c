@@ -91,7 +91,6 @@ int verb_exec(int argc, char **argv) {
     const struct arg_group group = {"how it runs", how, OPTIONS};
     const struct command command = {
         .verb = "exec",
-        .summary = "runs a CUDA program on a virtual GPU and finds the bugs of its kernels",
         .synopsis = "[options] PROGRAM [ARGUMENT]...",
         .notes = "The program is one that attest nvcc compiled: with the shared CUDA runtime of\n"
                  "CUDA 13, and PTX. Findings are reported when it ends. Exit code: the program's, "

@@ -331,7 +331,6 @@ static enum args_result parse_words(struct check *c, int argc, char **argv) {
                                        {"results", reports, REPORT_ARGS}};
     const struct command command = {
         .verb = "check",
-        .summary = "runs any CUDA kernel on a virtual GPU and finds its bugs",
         .synopsis = "KERNEL.cu|KERNEL.ptx --grid X[,Y,Z] --block X[,Y,Z] [--arg ARG]... [options]",
         .notes = NOTES,
         .examples = "  attest check sum.cu --grid 4 --block 128 --arg buf:f32:512:rand --arg "

@@ -587,7 +587,6 @@ static enum args_result parse(struct job *job, int argc, char **argv) {
         ARG_GROUP("execution", runner), ARG_GROUP("output", own)};
     const struct command command = {
         .verb = "attn",
-        .summary = "attention of NumPy files",
         .synopsis = "--q FILE --k FILE --v FILE -o FILE [options]",
         .notes = "float32 and float16 files are what they say they are; bfloat16 comes as uint16 "
                  "with\n--dtype bf16. Outputs appear when all of them are complete.\n",

@@ -98,7 +98,6 @@ int verb_devices(int argc, char **argv) {
     const struct arg_group groups[] = {ARG_GROUP("options", args)};
     const struct command command = {
         .verb = "devices",
-        .summary = "what this machine can compute on",
         .synopsis = "[options]",
         .examples = "  attest devices\n"
                     "  attest devices --json\n",

@@ -71,6 +71,7 @@ static int run_verb(const char *name, int argc, char **argv) {
     int least = INT_MAX;
     for (int i = 0; i < VERB_COUNT; i++) {
         if (strcmp(name, VERBS[i].name) == 0) {
+            command_summary = VERBS[i].summary;
             return VERBS[i].run(argc, argv);
         }
         like = spelled_like(name, strlen(name), VERBS[i].name, &least) ? VERBS[i].name : like;

@@ -288,7 +288,6 @@ int verb_plan(int argc, char **argv) {
                                        ARG_GROUP("what", own)};
     const struct command command = {
         .verb = "plan",
-        .summary = "which kernel computes a problem, and why not a better one",
         .synopsis = "[options]",
         .examples =
             "  attest plan --dtype bf16\n"

@@ -272,7 +272,6 @@ int verb_compare(int argc, char **argv) {
     const struct arg_group groups[] = {ARG_GROUP("options", args)};
     const struct command command = {
         .verb = "compare",
-        .summary = "two evidence packs side by side, or a pack against the best so far",
         .synopsis = "OLD NEW | PACK --ratchet FILE [--update [--loosen]]",
         .notes =
             "Exit code: 0 no timing is slower beyond noise and no PASS was lost; 1 one is, or\n"

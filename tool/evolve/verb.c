@@ -304,7 +304,6 @@ int verb_evolve(int argc, char **argv) {
     };
     const struct command command = {
         .verb = "evolve",
-        .summary = "Searches for a faster variant and promotes only what it can prove.",
         .synopsis = "--shape B,H,S,D[,causal] [OPTION...]",
         .notes = "Each candidate runs in its own process through gates (compiler, machine code, "
                  "virtual GPU, parity), then interleaved with the baseline: the variant that a "

@@ -491,7 +491,6 @@ int verb_judge(int argc, char **argv) {
     };
     const struct command command = {
         .verb = "judge",
-        .summary = "Tests any attention implementation by random cases, in a process of its own.",
         .synopsis = "CANDIDATE [OPTION...]",
         .notes = notes,
         .examples = "attest judge mine.py:forward --options causal,gqa --time 1,8,512,64,causal\n"

@@ -107,7 +107,6 @@ int verb_merge(int argc, char **argv) {
     const struct arg_group groups[] = {{"options", args, sizeof args / sizeof *args}};
     const struct command command = {
         .verb = "merge",
-        .summary = "merges packs, each with a part of one plan, into one pack",
         .synopsis = "PACK PACK... --out DIR",
         .notes = "For machines that share no folder: each runs a part of one plan (attest run "
                  "--part). Packs of\nother plans and changed packs are refused. Exit code: that of "

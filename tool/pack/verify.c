@@ -176,7 +176,6 @@ int verb_verify(int argc, char **argv) {
     const struct arg_group groups[] = {ARG_GROUP("options", args)};
     const struct command command = {
         .verb = "verify",
-        .summary = "check an evidence pack against the raw observations in it",
         .synopsis = "PACK [options]",
         .notes = "Exit code: that of the pack's verdict (0 PASS, 1 FAIL, 3 NOT_RUN or STALE,\n"
                  "4 INVALID); 1 where the pack was changed; 2 where it is no pack of this schema.\n"

@@ -105,7 +105,6 @@ int verb_report(int argc, char **argv) {
     const struct arg_group groups[] = {ARG_GROUP("options", args)};
     const struct command command = {
         .verb = "report",
-        .summary = "an evidence pack as a page to read",
         .synopsis = "PACK [--html FILE] [--markdown FILE] [--json]",
         .notes = "Without --html and --markdown, Markdown goes to stdout. The verdict is computed\n"
                  "anew from the pack; a report of a FAIL is a report, so exit code 0 says that it\n"

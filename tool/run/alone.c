@@ -277,7 +277,6 @@ int verb_sanitize(int argc, char **argv) {
                                        ARG_GROUP("for child processes", inside)};
     const struct command command = {
         .verb = "sanitize",
-        .summary = "every kernel under compute-sanitizer, and a planted fault for each tool",
         .synopsis = "[options]",
         .notes = "This is attest run --stage sanitize on one GPU. compute-sanitizer is taken "
                  "from $PATH, else from\n/usr/local/cuda/bin. To run one tool alone, without a "
@@ -363,7 +362,6 @@ int verb_profile(int argc, char **argv) {
     const struct arg_group groups[] = {ARG_GROUP("options", args), ARG_GROUP("more", more)};
     const struct command command = {
         .verb = "profile",
-        .summary = "Nsight Compute counters of every kernel",
         .synopsis = "[options]",
         .notes = "This is attest run --stage profile on one GPU, of every variant. Each is "
                  "launched once, on 16384\ntokens of 2048 features in sequences of 2048. PASS: its "

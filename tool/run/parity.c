@@ -295,7 +295,6 @@ int verb_parity(int argc, char **argv) {
     const struct arg_group groups[] = {ARG_GROUP("options", common), ARG_GROUP("what", what)};
     const struct command command = {
         .verb = "parity",
-        .summary = "proves the kernels of a device against the double-precision reference",
         .synopsis = "[--device D] [--variant RE] [--quick] [--seed N] [options]",
         .notes = "Each variant computes random problems (shapes, lengths, layouts, masks, dtypes, "
                  "distributions)\n"

@@ -296,7 +296,6 @@ int verb_run(int argc, char **argv) {
                                        ARG_GROUP("for child processes", child)};
     const struct command command = {
         .verb = "run",
-        .summary = "six stages over every kernel, and one evidence pack",
         .synopsis = "[--quick | --full] [--stage S] [--device D] [--variant RE] [--out DIR] "
                     "[options]",
         .notes = "A pack is verified by attest verify and shown by attest report. SIGINT, or the "

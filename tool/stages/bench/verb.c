@@ -541,7 +541,6 @@ static enum args_result parse(struct request *request, int argc, char **argv) {
         ARG_GROUP("measurement", tables.own), ARG_GROUP("choice", tables.regret)};
     const struct command command = {
         .verb = "bench",
-        .summary = "check a problem's result, then time it",
         .synopsis = "[options]",
         .notes =
             "Inputs are random, N(0,1). The result is compared with the double-precision "

@@ -322,7 +322,6 @@ int verb_inspect(int argc, char **argv) {
     const struct arg_group groups[] = {ARG_GROUP("options", args)};
     const struct command command = {
         .verb = "inspect",
-        .summary = "what the machine code in the library needs, compared with its budgets",
         .synopsis = "[--variant RE] [--image FILE] [--dump DIR] [--json]",
         .notes = "Needs no GPU. Registers, stack, shared memory and barriers are read from the "
                  "cubin, spills from\nthe ptxas log that is bound to it by its hash, instructions "
