@@ -454,7 +454,7 @@ TEST(journal) {
     }
     CHECK_MSG(journal_open(&journal, path, false, &why), "%s", why.text);
     CHECK_EQ(journal.count, 2);
-    CHECK_STR(text_or_empty(journal.units[0], "step"), "one\n}\n");
+    CHECK_STR(json_text_or(journal.units[0], "step", ""), "one\n}\n");
     journal_close(&journal);
     CHECK_MSG(journal_open(&second, path, true, &why), "%s", why.text);
     journal_hash(&second, hash[1]);

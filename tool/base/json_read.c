@@ -414,6 +414,11 @@ const char *json_text_at(const struct json_value *object, const char *key) {
     return json_text_of(json_at(object, key));
 }
 
+const char *json_text_or(const struct json_value *object, const char *key, const char *otherwise) {
+    const char *text = json_text_at(object, key);
+    return text != NULL ? text : otherwise;
+}
+
 double json_number_at(const struct json_value *object, const char *key) {
     return json_number_of(json_at(object, key));
 }

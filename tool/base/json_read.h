@@ -66,6 +66,7 @@ int64_t json_int_of(const struct json_value *value, int64_t least);
 
 /* The same of the value of a key. */
 const char *json_text_at(const struct json_value *object, const char *key);
+const char *json_text_or(const struct json_value *object, const char *key, const char *otherwise);
 double json_number_at(const struct json_value *object, const char *key);
 int64_t json_int_at(const struct json_value *object, const char *key, int64_t least);
 bool json_true_at(const struct json_value *object, const char *key); /* it is true */

@@ -28,7 +28,7 @@ static void timings_json(const struct json_value *timings, int id, struct json *
         const struct json_value *one = json_item(timings, i);
         json_open(json, NULL, '{');
         json_int(json, "id", id);
-        json_text(json, "shape", text_or_empty(one, "shape"));
+        json_text(json, "shape", json_text_or(one, "shape", ""));
         json_real(json, "p50_us", json_number_at(one, "p50_us"));
         json_real(json, "baseline_p50_us", json_number_at(one, "baseline_p50_us"));
         interval_json(json, ratio_of(timings, (int)i));

@@ -94,8 +94,6 @@ bool knobs_read(const struct json_value *object, const struct family *family, st
 
 bool write_memo(const char *path, struct memo *memo, attn_error *why); /* ends it */
 
-const char *text_or_empty(const struct json_value *object, const char *key); /* "": none */
-
 struct journal {
     char path[EVOLVE_PATH];
     int file;

@@ -214,14 +214,14 @@ bool facts_find(const struct task *task, attn_context *context, struct json *jso
 static bool read_shipped(struct search *s, const struct json_value *list, attn_error *why) {
     for (size_t i = 0; i < json_count_of(list); i++) {
         const struct json_value *one = json_item(list, i);
-        int place = search_family(s, text_or_empty(one, "name"));
+        int place = search_family(s, json_text_or(one, "name", ""));
         if (place < 0 && s->family_count < EVOLVE_FAMILIES) {
             place = s->family_count++;
             struct family *family = &s->families[place];
-            snprintf(family->name, sizeof family->name, "%s", text_or_empty(one, "name"));
-            snprintf(family->kernel, sizeof family->kernel, "%s", text_or_empty(one, "kernel"));
-            snprintf(family->arch, sizeof family->arch, "%s", text_or_empty(one, "arch"));
-            snprintf(family->base, sizeof family->base, "%s", text_or_empty(one, "variant"));
+            snprintf(family->name, sizeof family->name, "%s", json_text_or(one, "name", ""));
+            snprintf(family->kernel, sizeof family->kernel, "%s", json_text_or(one, "kernel", ""));
+            snprintf(family->arch, sizeof family->arch, "%s", json_text_or(one, "arch", ""));
+            snprintf(family->base, sizeof family->base, "%s", json_text_or(one, "variant", ""));
             family->head_dim = (int)json_int_at(one, "head_dim", 0);
         }
         if (place < 0 || !json_true_at(one, "start") || s->shipped_count == EVOLVE_SHIPPED) {
@@ -240,8 +240,8 @@ bool facts_read(struct search *s, const struct json_value *facts, attn_error *wh
     const struct json_value *device = json_at(facts, "device");
     s->units = (int)json_int_at(device, "units", 1);
     s->units = s->units > 0 ? s->units : 1;
-    snprintf(s->device, sizeof s->device, "%s", text_or_empty(device, "name"));
-    snprintf(s->arch, sizeof s->arch, "%s", text_or_empty(device, "arch"));
+    snprintf(s->device, sizeof s->device, "%s", json_text_or(device, "name", ""));
+    snprintf(s->arch, sizeof s->arch, "%s", json_text_or(device, "arch", ""));
     const int count = s->targets.count;
     const attn_dtype dtype = s->targets.problems[0].dtype;
     return read_shipped(s, json_at(facts, "shipped"), why) &&

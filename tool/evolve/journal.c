@@ -33,11 +33,6 @@ bool write_memo(const char *path, struct memo *memo, attn_error *why) {
     return good;
 }
 
-const char *text_or_empty(const struct json_value *object, const char *key) {
-    const char *text = json_text_at(object, key);
-    return text != NULL ? text : "";
-}
-
 /* ---- the journal ----------------------------------------------------------------------------- */
 
 /* Into the list; the first is the config. False: there is none. */

@@ -35,9 +35,9 @@ static bool write_request(const struct evolve *e, const struct journal *journal,
 /* NULL, and the knobs; or why it cannot become a candidate. */
 static const char *refusal(const struct search *s, const struct json_value *p, struct knobs *knobs,
                            attn_error *why) {
-    const int place = search_family(s, text_or_empty(p, "family"));
+    const int place = search_family(s, json_text_or(p, "family", ""));
     if (place < 0) {
-        explain(why, "family = %.40s, expected one of the search", text_or_empty(p, "family"));
+        explain(why, "family = %.40s, expected one of the search", json_text_or(p, "family", ""));
     } else if (json_text_at(p, "source") != NULL && s->families[place].head_dim == 0) {
         explain(why, "a source for %s, which is compiled in", s->families[place].name);
     } else if (knobs_read(json_at(p, "knobs"), &s->families[place], knobs, why)) {
@@ -56,10 +56,10 @@ static void proposals_json(const struct search *s, const struct json_value *list
         const char *refused = refusal(s, p, &knobs, &why);
         json_open(json, NULL, '{');
         json_text(json, "refused", refused);
-        json_text(json, "family", text_or_empty(p, "family"));
+        json_text(json, "family", json_text_or(p, "family", ""));
         knobs_json(json, &knobs);
         json_text(json, "source", json_text_at(p, "source"));
-        json_text(json, "hypothesis", text_or_empty(p, "hypothesis"));
+        json_text(json, "hypothesis", json_text_or(p, "hypothesis", ""));
         json_real(json, "predicted", json_number_at(p, "predicted"));
         json_close(json);
     }

@@ -97,15 +97,15 @@ static struct json_value *ask(int (*gate)(void *), struct task *task, double lim
 /* ---- steps ----------------------------------------------------------------------------------- */
 
 static bool passed(const struct json_value *answer) {
-    return strcmp(text_or_empty(answer, "verdict"), "passed") == 0;
+    return strcmp(json_text_or(answer, "verdict", ""), "passed") == 0;
 }
 
 /* What the candidate is not to blame for ends the run; the journal can be resumed. */
 static bool is_broken(struct loop *l, const struct json_value *answer, attn_error *why) {
-    const char *gate = passed(answer) ? "" : text_or_empty(answer, "gate");
+    const char *gate = passed(answer) ? "" : json_text_or(answer, "gate", "");
     l->absent = strcmp(gate, "absent") == 0;
     if (l->absent || strcmp(gate, "broken") == 0) {
-        explain(why, "%s", text_or_empty(answer, "reason"));
+        explain(why, "%s", json_text_or(answer, "reason", ""));
         return true;
     }
     return false;
@@ -136,8 +136,8 @@ static bool do_gate(struct loop *l, int (*gate)(void *), struct task *task, bool
     if (answer == NULL) {
         answer = ask(gate, task, l->evolve->limit, &died);
     }
-    const char *machine = text_or_empty(answer, "machine");
-    const char *before = text_or_empty(task->step.candidate->result, "machine");
+    const char *machine = json_text_or(answer, "machine", "");
+    const char *before = json_text_or(task->step.candidate->result, "machine", "");
     bool good = !is_broken(l, answer, why);
     if (good && machine[0] != '\0' && before[0] != '\0' && strcmp(machine, before) != 0) {
         good = explain(why, "%s: other machine code than the journal's", task->entry);
@@ -265,8 +265,8 @@ static void report(const struct loop *l, const struct step *step) {
     printf("%5.0f s  %-9s %3d  %-44s ", l->search->spent, STEP_NAMES[step->kind], c->number,
            c->name);
     if (c->state == CANDIDATE_REJECTED) {
-        printf("rejected by %s: %s\n", text_or_empty(c->result, "gate"),
-               text_or_empty(c->result, "reason"));
+        printf("rejected by %s: %s\n", json_text_or(c->result, "gate", ""),
+               json_text_or(c->result, "reason", ""));
     } else if (c->state == CANDIDATE_FIT) {
         printf("passed its gates\n");
     } else {
@@ -283,11 +283,12 @@ static bool is_unit_of(const struct step *step, const struct json_value *unit, s
     const char *kind = STEP_NAMES[step->kind];
     const char *name = step->candidate != NULL ? step->candidate->name : "";
     const int64_t seed = json_int_at(recorded, "seed", 0);
-    return (strcmp(text_or_empty(recorded, "kind"), kind) == 0 &&
-            strcmp(text_or_empty(recorded, "name"), name) == 0 &&
+    return (strcmp(json_text_or(recorded, "kind", ""), kind) == 0 &&
+            strcmp(json_text_or(recorded, "name", ""), name) == 0 &&
             (step->candidate == NULL || seed == (int64_t)step->seed)) ||
            explain(why, "unit %zu of the journal is %s %s, the search's step is %s %s", number,
-                   text_or_empty(recorded, "kind"), text_or_empty(recorded, "name"), kind, name);
+                   json_text_or(recorded, "kind", ""), json_text_or(recorded, "name", ""), kind,
+                   name);
 }
 
 /* ---- workers --------------------------------------------------------------------------------- */

@@ -184,7 +184,7 @@ static void offer_proposals(struct search *s) {
         struct knobs knobs;
         attn_error why;
         char text[256];
-        snprintf(text, sizeof text, "proposed: %.200s", text_or_empty(p, "hypothesis"));
+        snprintf(text, sizeof text, "proposed: %.200s", json_text_or(p, "hypothesis", ""));
         struct candidate *c =
             family >= 0 && json_text_at(p, "refused") == NULL &&
                     knobs_read(json_at(p, "knobs"), &s->families[family], &knobs, &why)
@@ -335,7 +335,7 @@ void search_step_json(const struct search *s, const struct step *step, const cha
 static bool take_result(struct search *s, const struct step *step, const struct json_value *result,
                         attn_error *why) {
     struct candidate *c = step->candidate;
-    const char *verdict = text_or_empty(result, "verdict");
+    const char *verdict = json_text_or(result, "verdict", "");
     const struct json_value *timings = json_at(result, "timings");
     const bool held = step->kind == STEP_HELD_OUT, timed = strcmp(verdict, "timed") == 0;
     const int shapes = held ? s->held_out.count : s->targets.count;

@@ -160,10 +160,10 @@ bool shapes_read(const struct json_value *list, attn_dtype dtype, struct shapes 
     shapes->count = 0;
     for (size_t i = 0; i < json_count_of(list) && i < EVOLVE_SHAPES; i++) {
         const struct json_value *one = json_item(list, i);
-        if (!shape_parse(text_or_empty(one, "shape"), dtype, &shapes->problems[i], why)) {
+        if (!shape_parse(json_text_or(one, "shape", ""), dtype, &shapes->problems[i], why)) {
             return false;
         }
-        snprintf(shapes->baselines[i], EVOLVE_NAME, "%s", text_or_empty(one, "baseline"));
+        snprintf(shapes->baselines[i], EVOLVE_NAME, "%s", json_text_or(one, "baseline", ""));
         shapes->count++;
     }
     return true;

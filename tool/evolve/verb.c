@@ -134,8 +134,8 @@ static int tell(const struct request *r, const struct search *s, const struct jo
         board_json(s, journal, &json);
         json_close(&json);
     } else if (rejected) {
-        printf("rejected by %s: %s\n", text_or_empty(judged->result, "gate"),
-               text_or_empty(judged->result, "reason"));
+        printf("rejected by %s: %s\n", json_text_or(judged->result, "gate", ""),
+               json_text_or(judged->result, "reason", ""));
     } else if (judged != NULL) {
         printf("passed: %s\n", judged->name);
     } else {

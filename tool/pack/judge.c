@@ -109,10 +109,9 @@ static void judge_controls(const char *const required[MOST_CONTROLS], const stru
         }
     }
     for (size_t i = 0; i < json_count_of(list); i++) {
-        const char *name = json_text_at(json_item(list, i), "name");
         if (!json_true_at(json_item(list, i), "caught")) {
             judge(judgement, GATE_INVALID, "control '%.60s' was not caught",
-                  name != NULL ? name : "without a name");
+                  json_text_or(json_item(list, i), "name", "without a name"));
         }
     }
 }
@@ -232,7 +231,7 @@ static void judge_side(const struct pack *pack, const struct json_value *side, i
 static void judge_sanitizer_logs(const struct pack *pack, const struct json_value *unit,
                                  struct judgement *judgement) {
     const struct json_value *list = json_at(unit, "logs");
-    const char *variant = json_text_at(unit, "variant");
+    const char *variant = json_text_or(unit, "variant", "");
     if (json_count_of(list) != SANITIZER_TOOLS) {
         judge(judgement, GATE_INVALID, "logs of %zu tools, expected %d", json_count_of(list),
               (int)SANITIZER_TOOLS);
@@ -246,7 +245,7 @@ static void judge_sanitizer_logs(const struct pack *pack, const struct json_valu
             continue;
         }
         judge_side(pack, json_at(run, "control"), i, NULL, judgement);
-        judge_side(pack, json_at(run, "subject"), i, variant != NULL ? variant : "", judgement);
+        judge_side(pack, json_at(run, "subject"), i, variant, judgement);
     }
 }
 
@@ -264,8 +263,7 @@ struct judgement judge_unit(const struct pack *pack, const struct json_value *ro
         judge(&judgement, GATE_INVALID, "seconds: expected a number of 0 or more");
     }
     if (json_at(unit, "broken") != NULL) { /* nothing else was observed */
-        const char *broken = json_text_at(unit, "broken");
-        judge(&judgement, GATE_FAIL, "%.250s", broken != NULL ? broken : "it broke off");
+        judge(&judgement, GATE_FAIL, "%.250s", json_text_or(unit, "broken", "it broke off"));
         return judgement;
     }
     const struct json_value *artifacts = json_at(unit, "artifacts");

@@ -75,9 +75,9 @@ static bool add(const struct pack *pack, enum pack_folder folder, const void *da
 }
 
 static bool check_schema(const struct json_value *document, const char *schema, attn_error *why) {
-    const char *given = json_text_at(document, "schema");
     return json_is_at(document, "schema", schema) ||
-           explain(why, "schema %.60s, expected %s", given != NULL ? given : "is absent", schema);
+           explain(why, "schema %.60s, expected %s", json_text_or(document, "schema", "is absent"),
+                   schema);
 }
 
 /* The canonical form of a text that is to be stored, for free(). */

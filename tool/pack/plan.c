@@ -174,10 +174,10 @@ static bool is_filtered(const struct json_value *plan, const char *which) {
 static void review_request(struct review *review) {
     static const char *const KEYS[] = {"stages", "devices", "variant"};
     for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
-        const char *text = json_text_at(json_at(review->plan, "request"), KEYS[i]);
         if (is_filtered(review->plan, KEYS[i])) {
             list(review, "less than all %s: %.200s", i < 2 ? KEYS[i] : "variants",
-                 text != NULL ? text : "those that were asked for");
+                 json_text_or(json_at(review->plan, "request"), KEYS[i],
+                              "those that were asked for"));
         }
     }
 }
@@ -201,9 +201,9 @@ static void review_variants(struct review *review, const struct json_value *row)
         }
     }
     if (json_count_of(refused) > 0) {
-        const char *reason = json_text_at(json_item(refused, 0), "reason");
         list(review, "%s on %s: %zu variants cannot run there: %.160s", stage, device,
-             json_count_of(refused), reason != NULL ? reason : "no reason is told");
+             json_count_of(refused),
+             json_text_or(json_item(refused, 0), "reason", "no reason is told"));
     }
 }
 

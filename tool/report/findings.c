@@ -64,13 +64,11 @@ static char *find_excerpt(const struct pack_report *report, const struct report_
 /* How many slots say the same as this one, which are one finding; 0: it is none, or one before it
  * said so. */
 static size_t count_alike(const struct pack_report *report, const struct report_slot *slot) {
-    const char *reason = slot->reason != NULL ? slot->reason : "";
     size_t count = 0;
     for (size_t i = 0; i < report->slot_count; i++) {
         const struct report_slot *other = &report->slots[i];
         if (other->stage == slot->stage && other->gate == slot->gate &&
-            strcmp(other->device, slot->device) == 0 &&
-            strcmp(other->reason != NULL ? other->reason : "", reason) == 0) {
+            strcmp(other->device, slot->device) == 0 && strcmp(other->reason, slot->reason) == 0) {
             if (other < slot) {
                 return 0;
             }
@@ -82,7 +80,6 @@ static size_t count_alike(const struct pack_report *report, const struct report_
 
 static void put_finding(const struct pack_report *report, const struct report_slot *slot,
                         size_t alike, struct doc *doc) {
-    const char *reason = slot->reason != NULL ? slot->reason : "";
     char *excerpt = find_excerpt(report, slot);
     doc_row(doc);
     doc_cell(doc, "%s", STAGE_NAMES[slot->stage]);
@@ -93,7 +90,7 @@ static void put_finding(const struct pack_report *report, const struct report_sl
     if (alike > 1) {
         doc_more(doc, "and %zu more", alike - 1);
     }
-    doc_cell(doc, "%s", reason);
+    doc_cell(doc, "%s", slot->reason);
     if (doc->html && excerpt != NULL) {
         fputs("<details><summary>log</summary><pre tabindex=\"0\">", doc->out);
         html_lines(doc->out, excerpt, EXCERPT);

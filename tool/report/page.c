@@ -9,10 +9,6 @@
 #include "report/html.h"
 #include "report/report.h"
 
-static const char *text_or(const char *text, const char *otherwise) {
-    return text != NULL ? text : otherwise;
-}
-
 static bool is_partial(const struct pack_report *report) {
     return report->evidence.judgement.gate == GATE_PASS && report->evidence.partial;
 }
@@ -41,10 +37,10 @@ static void put_facts(const struct pack_report *report, struct doc *doc) {
         snprintf(price, sizeof price, ", %.2f at the plan's hourly price", evidence->gpu_price);
     }
     doc_fact(doc, "Pack", "%s", report->pack.path);
-    doc_fact(doc, "Run", "%s, attest %s, seed %s", text_or(json_text_at(plan, "mode"), ""),
-             text_or(json_text_at(plan, "tool"), ""), text_or(json_text_at(plan, "seed"), ""));
-    doc_fact(doc, "Commit", "%s", text_or(json_text_at(plan, "commit"), "not recorded"));
-    doc_fact(doc, "libattn", "%.16s", text_or(json_text_at(plan, "library"), ""));
+    doc_fact(doc, "Run", "%s, attest %s, seed %s", json_text_or(plan, "mode", ""),
+             json_text_or(plan, "tool", ""), json_text_or(plan, "seed", ""));
+    doc_fact(doc, "Commit", "%s", json_text_or(plan, "commit", "not recorded"));
+    doc_fact(doc, "libattn", "%.16s", json_text_or(plan, "library", ""));
     doc_fact(doc, "Units", "%zu, stale %zu", evidence->unit_count, evidence->stale_count);
     doc_fact(doc, "Cases", "%zu against double precision; the worst has %s %% of the allowed error",
              count, number_text(100 * worst, text));
@@ -129,7 +125,7 @@ static void put_stages(const struct pack_report *report, struct doc *doc) {
     }
     doc_table_end(doc, 0);
     for (size_t i = 0; i < json_count_of(partial); i++) {
-        doc_text(doc, "note", "Not run: %s", text_or(json_text_of(json_item(partial, i)), ""));
+        doc_text(doc, "note", "Not run: %s", json_text_of(json_item(partial, i)));
     }
 }
 
@@ -150,8 +146,8 @@ static void put_environment(const struct pack_report *report, struct doc *doc) {
         size_t bytes;
         char *text = json_canonical(&value, &bytes);
         doc_row(doc);
-        doc_cell(doc, "%s", text_or(item->key, ""));
-        doc_cell(doc, "%s", text_or(json_text_of(item), text_or(text, "")));
+        doc_cell(doc, "%s", item->key);
+        doc_cell(doc, "%s", item->kind == JSON_TEXT ? item->as.text : text);
         free(text);
     }
     doc_table_end(doc, 0);

@@ -23,7 +23,7 @@ static bool read_slot(struct pack_report *report, const struct json_value *row,
         .gate = report->evidence.slots[report->slot_count].gate,
         .device = json_text_at(row, "device"),
         .variant = json_text_at(subject, "variant"),
-        .reason = json_text_at(subject, "reason"),
+        .reason = json_text_or(subject, "reason", ""),
         .unit_name = json_text_at(subject, "unit"),
         .timings = json_at(subject, "timings"),
     };

@@ -19,7 +19,8 @@
 #include "pack/pack.h"
 #include "report/doc.h"
 
-/* A stage of one variant on one device. Strings are those of the documents, or NULL. */
+/* A stage of one variant on one device. Strings are those of the documents, or NULL;
+ * without a reason "". */
 struct report_slot {
     enum stage stage;
     enum gate gate;
