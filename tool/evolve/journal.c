@@ -40,7 +40,7 @@ static bool take(struct journal *journal, struct json_value *document) {
     if (document != NULL && journal->config == NULL) {
         journal->config = document;
     } else if (document != NULL) {
-        journal->units = grow(journal->units, journal->count, sizeof *journal->units);
+        journal->units = grow(journal->units, journal->count, sizeof(struct json_value *));
         journal->units[journal->count++] = document;
     }
     return document != NULL;

@@ -124,7 +124,7 @@ static struct candidate *offer(struct search *s, int family, struct knobs knobs,
         }
     }
     struct candidate *c = must(calloc(1, sizeof *c));
-    s->candidates = grow(s->candidates, (size_t)s->count, sizeof *s->candidates);
+    s->candidates = grow(s->candidates, (size_t)s->count, sizeof(struct candidate *));
     *c = (struct candidate){.number = s->count,
                             .family = family,
                             .generation = s->generation,
