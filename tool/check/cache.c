@@ -135,8 +135,7 @@ void cache_store(const char *command, struct timespec begin, const char *files, 
         good = good && sha256_file(name, hash) && fprintf(output.file, "%s %s\n", hash, name) > 0;
     }
     good = good && fputc('\n', output.file) != EOF && fwrite(ptx, 1, size, output.file) == size;
-    if (good && output_finish(&output, &why) && output_publish(&output, &why)) {
+    if (output_end(&output, path, good, &why)) {
         remove_old(path);
     }
-    output_discard(&output);
 }

@@ -67,16 +67,14 @@ static void print_slots(struct alone *a, const struct alone_view *view, struct j
     const struct json_value *slots = json_at(json_item(json_at(document, "rows"), 0), "subjects");
     for (size_t i = 0; i < json_count_of(slots); i++) {
         const struct json_value *one = json_item(slots, i);
-        const char *name = json_text_at(one, "unit"), *reason = json_text_at(one, "reason");
+        const char *name = json_text_at(one, "unit");
         struct json_value *unit = name != NULL ? pack_read_unit(&a->pack, name, NULL) : NULL;
-        const char *broken = json_text_at(unit, "broken");
-        const struct alone_slot slot = {.variant = json_text_at(one, "variant"),
-                                        .verdict = json_text_at(one, "verdict"),
-                                        .reason = broken != NULL   ? broken
-                                                  : reason != NULL ? reason
-                                                                   : "",
-                                        .seconds = json_number_at(one, "seconds"),
-                                        .unit = unit};
+        const struct alone_slot slot = {
+            .variant = json_text_at(one, "variant"),
+            .verdict = json_text_at(one, "verdict"),
+            .reason = json_text_or(unit, "broken", json_text_or(one, "reason", "")),
+            .seconds = json_number_at(one, "seconds"),
+            .unit = unit};
         if (json == NULL) {
             view->line(a, &slot);
         } else {
@@ -85,7 +83,11 @@ static void print_slots(struct alone *a, const struct alone_view *view, struct j
             json_text(json, "verdict", slot.verdict);
             json_known_text(json, "reason", slot.reason);
             json_real(json, "seconds", slot.seconds);
-            view->json(a, &slot, json);
+            if (view->member == NULL) {
+                view->json(a, &slot, json);
+            } else if (json_at(unit, view->member) != NULL) {
+                json_value_json(json, json_at(unit, view->member));
+            }
             json_close(json);
         }
         json_free(unit);
@@ -243,13 +245,6 @@ static void sanitize_line(struct alone *a, const struct alone_slot *slot) {
     }
 }
 
-static void sanitize_json(struct alone *a, const struct alone_slot *slot, struct json *json) {
-    (void)a;
-    if (json_at(slot->unit, "logs") != NULL) {
-        json_value_json(json, json_at(slot->unit, "logs"));
-    }
-}
-
 static int run_on_gpu(struct alone *a, const struct alone_view *view) {
     return strncmp(a->device, "cuda", 4) == 0
                ? alone_run(a, view)
@@ -257,7 +252,7 @@ static int run_on_gpu(struct alone *a, const struct alone_view *view) {
 }
 
 int verb_sanitize(int argc, char **argv) {
-    static const struct alone_view VIEW = {sanitize_head, sanitize_line, sanitize_json, NULL};
+    static const struct alone_view VIEW = {sanitize_head, sanitize_line, "logs", NULL, NULL};
     static struct alone alone; /* lists of hundreds of words */
     struct target_request target = {.tool = ""};
     bool as_target = false;
@@ -337,15 +332,8 @@ static void profile_line(struct alone *a, const struct alone_slot *slot) {
     printf("  %s%s%s\n", slot->verdict, slot->reason[0] != '\0' ? ": " : "", slot->reason);
 }
 
-static void profile_json(struct alone *a, const struct alone_slot *slot, struct json *json) {
-    (void)a;
-    if (json_at(slot->unit, "values") != NULL) {
-        json_value_json(json, json_at(slot->unit, "values"));
-    }
-}
-
 int verb_profile(int argc, char **argv) {
-    static const struct alone_view VIEW = {profile_head, profile_line, profile_json, NULL};
+    static const struct alone_view VIEW = {profile_head, profile_line, "values", NULL, NULL};
     static struct alone alone;
     bool as_target = false;
     alone = (struct alone){.verb = "profile",

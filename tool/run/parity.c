@@ -245,7 +245,7 @@ static bool check(const struct options *o, bool seed_given, bool timeout_given) 
 }
 
 static int start(struct options *o, bool seed_given, bool timeout_given) {
-    static const struct alone_view VIEW = {head, line, put_json, end};
+    static const struct alone_view VIEW = {head, line, NULL, put_json, end};
     struct alone *a = &o->alone;
     struct stage_alone *stage = &a->stage;
     if (!check(o, seed_given, timeout_given)) {

@@ -150,6 +150,7 @@ struct alone_slot {
 struct alone_view {
     void (*head)(const struct alone *alone); /* of the table */
     void (*line)(struct alone *alone, const struct alone_slot *slot);
+    const char *member; /* of the unit, for JSON; NULL: */
     void (*json)(struct alone *alone, const struct alone_slot *slot, struct json *json);
     void (*end)(const struct alone *alone); /* below the table; or NULL */
 };
