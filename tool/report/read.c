@@ -76,13 +76,7 @@ static double roofline(const char *device, const char *hardware, const attn_prob
     }
     for (size_t i = 0; hardware != NULL && i < sizeof PEAKS / sizeof *PEAKS; i++) {
         if (strncmp(hardware, PEAKS[i].name, strlen(PEAKS[i].name)) == 0) {
-            const double rows = (double)(problem->heads_q * problem->seq_q);
-            const double keys = (double)(problem->heads_kv * problem->seq_kv);
-            const double bytes = (double)problem->batch *
-                                 (double)(problem->head_dim + problem->head_dim_v) *
-                                 (rows * (double)attn_dtype_size(problem->dtype) +
-                                  keys * (double)attn_dtype_size((attn_dtype)problem->dtype_kv));
-            return fmax(attn_problem_flops(problem) / PEAKS[i].flops, bytes / PEAKS[i].bytes);
+            return roofline_seconds(problem, PEAKS[i].flops, PEAKS[i].bytes);
         }
     }
     return least_seconds(problem);

@@ -139,7 +139,7 @@ double direction_flops(const attn_problem *p, int direction) {
     return (direction == ATTN_BACKWARD ? 2.5 : 1.0) * attn_problem_flops(p);
 }
 
-double least_seconds(const attn_problem *p) {
+double roofline_seconds(const attn_problem *p, double flops, double bytes_per_second) {
     /* With a window, or causal from the top left, no query may see a key. */
     const bool all = p->window_left < 0 && p->window_right < 0 && p->causal != ATTN_CAUSAL_TOP_LEFT;
     const double queries = (double)p->batch * (double)p->heads_q * (double)p->seq_q;
@@ -148,7 +148,11 @@ double least_seconds(const attn_problem *p) {
     const double bytes = (double)(p->head_dim + p->head_dim_v) *
                          (queries * (double)attn_dtype_size(p->dtype) +
                           keys * (double)attn_dtype_size((attn_dtype)p->dtype_kv));
-    return fmax(attn_problem_flops(p) / MOST_FLOPS, bytes / MOST_BYTES);
+    return fmax(attn_problem_flops(p) / flops, bytes / bytes_per_second);
+}
+
+double least_seconds(const attn_problem *p) {
+    return roofline_seconds(p, MOST_FLOPS, MOST_BYTES);
 }
 
 /* ---- one mode and cache state ---------------------------------------------------------------- */

@@ -69,8 +69,10 @@ void measurement_free(struct measurement *measurement);
 /* attn_problem_flops; of backward, which has five GEMMs for two, 2.5 times that. */
 double direction_flops(const attn_problem *problem, int direction);
 
-/* The least seconds in which any GPU of today could compute the problem (resolved): by its
- * operations, or by the bytes that it cannot help but move; forward, so backward a fortiori. */
+/* The least seconds in which a GPU with these peaks, or any GPU of today, could compute the problem
+ * (resolved): by its operations, or by the bytes that it cannot help but move; forward, so backward
+ * a fortiori. */
+double roofline_seconds(const attn_problem *problem, double flops, double bytes_per_second);
 double least_seconds(const attn_problem *problem);
 
 #endif /* ATTEST_STAGES_BENCH_MEASURE_H */
