@@ -104,7 +104,7 @@ int sizes_count(const struct sizes *sizes) {
     return count;
 }
 
-void sizes_apply(const struct sizes *sizes, int combination, attn_problem *problem) {
+static void sizes_apply(const struct sizes *sizes, int combination, attn_problem *problem) {
     int64_t of[SIZES_ARGS];
     for (int i = SIZES_ARGS - 1; i >= 0; i--) {
         of[i] = sizes->of[i].values[combination % sizes->of[i].count];
@@ -132,11 +132,7 @@ void semantics_apply(const struct semantics *semantics, attn_problem *problem) {
     problem->kv_offset = semantics->kv_offset;
 }
 
-int64_t pages_of(const attn_problem *p) {
-    return (p->seq_kv + p->page_size - 1) / p->page_size;
-}
-
-void extras_apply(const struct extras *extras, attn_problem *problem) {
+static void extras_apply(const struct extras *extras, attn_problem *problem) {
     problem->tensor_cores = (attn_tensor_cores)extras->tensor_cores;
     problem->dtype_kv = extras->dtype_kv;
     problem->sink = extras->sink;
@@ -147,12 +143,21 @@ void extras_apply(const struct extras *extras, attn_problem *problem) {
     if (extras->page_size > 0) {
         problem->used_kv = true;
         problem->page_size = extras->page_size;
-        problem->num_pages = problem->batch * pages_of(problem);
+        problem->num_pages = /* each sequence has its own */
+            problem->batch * ((problem->seq_kv + problem->page_size - 1) / problem->page_size);
     }
     problem->mask = extras->mask;
     if (extras->mask) {
         problem->mask_strides = (attn_bias_strides){0, 0, problem->seq_kv, 1};
     }
+}
+
+void options_apply(const struct sizes *sizes, int combination, const struct semantics *semantics,
+                   const struct extras *extras, attn_problem *problem) {
+    attn_problem_init(problem);
+    sizes_apply(sizes, combination, problem);
+    semantics_apply(semantics, problem);
+    extras_apply(extras, problem);
 }
 
 /* ---- problem -> text ------------------------------------------------------------------------- */

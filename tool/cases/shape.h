@@ -54,13 +54,10 @@ const char *first_seen(const struct arg *args, size_t count);
 /* How many combinations there are; the last option changes fastest. */
 int sizes_count(const struct sizes *sizes);
 
-/* Fill the fields that belong to them. */
-void sizes_apply(const struct sizes *sizes, int combination, attn_problem *problem);
+/* The problem of one combination; and the fields of semantics alone. */
+void options_apply(const struct sizes *sizes, int combination, const struct semantics *semantics,
+                   const struct extras *extras, attn_problem *problem);
 void semantics_apply(const struct semantics *semantics, attn_problem *problem);
-void extras_apply(const struct extras *extras, attn_problem *problem);
-
-/* Pages of the longest sequence of a paged problem. */
-int64_t pages_of(const attn_problem *problem);
 
 /* "fp16 B1 H32/8 S1024 D128 causal"; cut to fit. Takes a resolved problem; returns the buffer. */
 const char *problem_text(const attn_problem *problem, char *buffer, size_t size);

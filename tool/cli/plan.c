@@ -207,10 +207,7 @@ static double time_plans(const struct request *request) {
 static int make_plan(struct request *request, int combination) {
     attn_problem problem;
     attn_error why = {""};
-    attn_problem_init(&problem);
-    sizes_apply(&request->sizes, combination, &problem);
-    semantics_apply(&request->semantics, &problem);
-    extras_apply(&request->extras, &problem);
+    options_apply(&request->sizes, combination, &request->semantics, &request->extras, &problem);
     if (attn_problem_resolve(&problem, &request->problem, &why) != ATTN_OK) {
         return complain("plan: %s", why.text);
     }

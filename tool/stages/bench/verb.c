@@ -203,14 +203,6 @@ static void print_row(const struct request *request, const struct measurement *m
 
 /* ---- one, or many ---------------------------------------------------------------------------- */
 
-static void command_line_problem(const struct request *request, int combination,
-                                 attn_problem *problem) {
-    attn_problem_init(problem);
-    sizes_apply(&request->sizes, combination, problem);
-    semantics_apply(&request->semantics, problem);
-    extras_apply(&request->extras, problem);
-}
-
 static bool is_table(const struct request *request) {
     return request->grid || request->all_variants || request->shapes > 0 ||
            sizes_count(&request->sizes) > 1;
@@ -286,7 +278,7 @@ static void measure_all(struct request *request) {
         measure_grid(request);
     }
     for (int i = 0; !request->grid && i < sizes_count(&request->sizes); i++) {
-        command_line_problem(request, i, &problem);
+        options_apply(&request->sizes, i, &request->semantics, &request->extras, &problem);
         measure_rows(request, &problem);
     }
 }
@@ -427,27 +419,50 @@ static int run(struct request *request) {
 /* ---- the command line ------------------------------------------------------------------------ */
 
 /* Places of some; with --regret those below OWN_ONE have no meaning. */
-enum { OWN_GRID = 0, OWN_ONE = 7, OWN_MODE = 7, OWN_SECONDS = 9, OWN_ARGS = 11 };
-enum { REGRET_ARGS = 3 };
+enum { OWN_GRID = 0, OWN_ONE = 7, OWN_MODE = 7, OWN_SECONDS = 9 };
 static const double REGRET_SECONDS = 0.15;
 
-struct tables {
+/* What the tables alone cannot say. clash: an option that does not go with --grid and --regret;
+ * alone: one that needs --regret. */
+static enum args_result check_request(const struct request *request, const char *clash,
+                                      const char *alone, bool mode_given) {
+    const bool regret = request->shapes > 0;
+    attn_error why = {""};
+    if (!(request->options.seconds > 0)) {
+        explain(&why, "--seconds: %g, expected more than 0", request->options.seconds);
+    } else if (!(request->width >= 0)) {
+        explain(&why, "--width: %g, expected 0 or more", request->width);
+    } else if (request->samples && !request->json) {
+        explain(&why, "--samples: no --json, expected both");
+    } else if (mode_given && !runner_wants_gpu(&request->runner)) {
+        explain(&why, "--mode: device = %s, expected a GPU", request->runner.device);
+    } else if (request->all_variants && request->runner.variant != NULL) {
+        explain(&why, "--variant %s: --all-variants was given too, expected one of the two",
+                request->runner.variant);
+    } else if (regret && request->cache == CACHE_ALL) {
+        explain(&why, "--cache all: --regret takes one");
+    } else if (!regret && alone != NULL) {
+        explain(&why, "%s: no --regret, expected both", alone);
+    } else if (regret && clash != NULL) {
+        explain(&why, "%s: --regret has its own shapes, and takes every variant", clash);
+    } else if (request->grid && clash != NULL) {
+        explain(&why, "%s: --grid has its own problems", clash);
+    }
+    if (why.text[0] != '\0') {
+        complain("bench: %s", why.text);
+        return ARGS_BAD;
+    }
+    return ARGS_RUN;
+}
+
+static enum args_result parse(struct request *request, int argc, char **argv) {
     struct arg sizes[SIZES_ARGS], semantics[SEMANTICS_ARGS];
     struct arg extras[EXTRAS_ARGS], runner[RUNNER_ARGS];
-    struct arg own[OWN_ARGS], regret[REGRET_ARGS];
-};
-
-static void fill_tables(struct request *request, struct tables *tables) {
-    sizes_args(&request->sizes, tables->sizes);
-    semantics_args(&request->semantics, tables->semantics);
-    extras_args(&request->extras, tables->extras);
-    runner_args(&request->runner, tables->runner);
-    request->options.seconds = 1.0;
-    request->seed = 1;
-    request->mode = MODE_ALL;
-    request->cache = CACHE_WARM;
-    request->width = 2.0;
-    const struct arg own[OWN_ARGS] = {
+    sizes_args(&request->sizes, sizes);
+    semantics_args(&request->semantics, semantics);
+    extras_args(&request->extras, extras);
+    runner_args(&request->runner, runner);
+    struct arg own[] = {
         arg_choice("--grid", &request->grid_name, GRID_NAMES,
                    "a table of problems: cpu in every dtype, the others in fp16, or in --dtype"),
         arg_choice("--direction", &request->runner.direction, DIRECTION_NAMES,
@@ -470,7 +485,7 @@ static void fill_tables(struct request *request, struct tables *tables) {
                  "with --regret 0.15, and the size of its shapes follows from it]"),
         arg_int("--seed", &request->seed, 0, INT64_MAX, "of the random inputs and shapes [1]"),
     };
-    const struct arg regret[REGRET_ARGS] = {
+    struct arg regret[] = {
         arg_int("--regret", &request->shapes, 1, 100000,
                 "time every variant on N random shapes (prefill, chunk, decode, packed, with and "
                 "without options); regret: time of the chosen one / time of the fastest"),
@@ -480,65 +495,10 @@ static void fill_tables(struct request *request, struct tables *tables) {
         arg_text("--out", &request->shapes_file, "FILE",
                  "every shape and the time of every variant, as JSON"),
     };
-    memcpy(tables->regret, regret, sizeof regret);
-    memcpy(tables->own, own, sizeof own);
-}
-
-/* What the tables alone cannot say. */
-static enum args_result check_request(struct request *request, const struct tables *tables) {
-    request->grid = tables->own[OWN_GRID].seen;
-    request->one_dtype = tables->semantics[SEMANTICS_DTYPE].seen;
-    if (!request->one_dtype && runner_wants_gpu(&request->runner)) {
-        request->semantics.dtype = ATTN_FP16;
-    }
-    const char *clash = first_seen(tables->sizes, SIZES_ARGS);
-    clash = clash != NULL ? clash : first_seen(tables->semantics + 1, SEMANTICS_ARGS - 1);
-    clash = clash != NULL ? clash : first_seen(tables->extras, EXTRAS_ARGS);
-    const bool regret = request->shapes > 0;
-    const char *alone = first_seen(tables->regret + 1, REGRET_ARGS - 1);
-    if (regret && !tables->own[OWN_SECONDS].seen) {
-        request->options.seconds = REGRET_SECONDS;
-    }
-    if (regret) { /* --variant, --image and --ptx, too */
-        clash = clash != NULL ? clash : first_seen(tables->semantics, 1);
-        clash = clash != NULL ? clash : first_seen(tables->runner + 2, 3);
-        clash = clash != NULL ? clash : first_seen(tables->own, OWN_ONE);
-    }
-    attn_error why = {""};
-    if (!(request->options.seconds > 0)) {
-        explain(&why, "--seconds: %g, expected more than 0", request->options.seconds);
-    } else if (!(request->width >= 0)) {
-        explain(&why, "--width: %g, expected 0 or more", request->width);
-    } else if (request->samples && !request->json) {
-        explain(&why, "--samples: no --json, expected both");
-    } else if (tables->own[OWN_MODE].seen && !runner_wants_gpu(&request->runner)) {
-        explain(&why, "--mode: device = %s, expected a GPU", request->runner.device);
-    } else if (request->all_variants && request->runner.variant != NULL) {
-        explain(&why, "--variant %s: --all-variants was given too, expected one of the two",
-                request->runner.variant);
-    } else if (regret && request->cache == CACHE_ALL) {
-        explain(&why, "--cache all: --regret takes one");
-    } else if (!regret && alone != NULL) {
-        explain(&why, "%s: no --regret, expected both", alone);
-    } else if (regret && clash != NULL) {
-        explain(&why, "%s: --regret has its own shapes, and takes every variant", clash);
-    } else if (request->grid && clash != NULL) {
-        explain(&why, "%s: --grid has its own problems", clash);
-    }
-    if (why.text[0] != '\0') {
-        complain("bench: %s", why.text);
-        return ARGS_BAD;
-    }
-    return ARGS_RUN;
-}
-
-static enum args_result parse(struct request *request, int argc, char **argv) {
-    struct tables tables;
-    fill_tables(request, &tables);
     const struct arg_group groups[] = {
-        ARG_GROUP("sizes", tables.sizes),     ARG_GROUP("semantics", tables.semantics),
-        ARG_GROUP("more", tables.extras),     ARG_GROUP("execution", tables.runner),
-        ARG_GROUP("measurement", tables.own), ARG_GROUP("choice", tables.regret)};
+        ARG_GROUP("sizes", sizes),     ARG_GROUP("semantics", semantics),
+        ARG_GROUP("more", extras),     ARG_GROUP("execution", runner),
+        ARG_GROUP("measurement", own), ARG_GROUP("choice", regret)};
     const struct command command = {
         .verb = "bench",
         .synopsis = "[options]",
@@ -562,11 +522,30 @@ static enum args_result parse(struct request *request, int argc, char **argv) {
         ARG_GROUPS(groups),
     };
     const enum args_result parsed = args_parse(&command, argc, argv);
-    return parsed == ARGS_RUN ? check_request(request, &tables) : parsed;
+    if (parsed != ARGS_RUN) {
+        return parsed;
+    }
+    request->grid = own[OWN_GRID].seen;
+    request->one_dtype = semantics[SEMANTICS_DTYPE].seen;
+    if (!request->one_dtype && runner_wants_gpu(&request->runner)) {
+        request->semantics.dtype = ATTN_FP16;
+    }
+    const char *clash = first_seen(sizes, SIZES_ARGS);
+    clash = clash != NULL ? clash : first_seen(semantics + 1, SEMANTICS_ARGS - 1);
+    clash = clash != NULL ? clash : first_seen(extras, EXTRAS_ARGS);
+    if (request->shapes > 0) { /* --variant, --image and --ptx, too */
+        clash = clash != NULL ? clash : first_seen(semantics, 1);
+        clash = clash != NULL ? clash : first_seen(runner + 2, 3);
+        clash = clash != NULL ? clash : first_seen(own, OWN_ONE);
+        request->options.seconds =
+            own[OWN_SECONDS].seen ? request->options.seconds : REGRET_SECONDS;
+    }
+    return check_request(request, clash, first_seen(regret + 1, 2), own[OWN_MODE].seen);
 }
 
 int verb_bench(int argc, char **argv) {
-    struct request request = {0};
+    struct request request = {
+        .options.seconds = 1.0, .seed = 1, .mode = MODE_ALL, .cache = CACHE_WARM, .width = 2.0};
     const enum args_result parsed = parse(&request, argc, argv);
     if (parsed != ARGS_RUN) {
         return parsed == ARGS_HELP ? EXIT_DONE : EXIT_BAD_INPUT;
