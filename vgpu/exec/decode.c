@@ -272,7 +272,7 @@ static bool decode_kernel(struct vgpu_module *module, struct kernel *kernel,
                (module->gpu != NULL && module->gpu->late_errors && decode_unknown(&decoder, op));
     }
     decoder.in = NULL;
-    good = good && make_constants(&decoder) && mark_cas_seeds(kernel);
+    good = good && make_constants(&decoder) && mark_cas_seeds(kernel) && mark_dependences(kernel);
     free(decoder.constants);
     return good;
 }

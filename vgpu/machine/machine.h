@@ -51,6 +51,8 @@ struct cta {
 };
 
 enum { RECENT_ALLOCATIONS = 64 };
+/* Slots of a cluster's vector clocks besides those of its warps: what it knows of other clusters. */
+enum { CLOCK_SLOTS_OUTSIDE = 2 };
 
 struct cluster {
     struct launch *launch;

@@ -42,7 +42,9 @@ void agent_finish_for_warp(struct agent *agent, struct warp *warp);
  * .sys). */
 enum { ORDER_ACQUIRE = 1, ORDER_RELEASE = 2, ORDER_WIDE = 4 };
 /* Before a strong read by the lanes in `mask`; after a strong write by the lanes in `good`. */
-void order_read(struct warp *warp, const struct access *access, uint32_t order);
-void order_write(struct warp *warp, const struct access *access, uint32_t order);
+void order_read(struct warp *warp, const struct op *op, const struct access *access,
+                uint32_t order);
+void order_write(struct warp *warp, const struct op *op, const struct access *access,
+                 uint32_t order);
 
 #endif /* VGPU_RACE_CLOCK_H */

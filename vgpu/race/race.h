@@ -5,7 +5,7 @@
  *   clock.c   vector clocks, agents, memory order
  *   shared.c  shared memory: race_begin, race_range or race_lanes, race_end
  *   cells.c   its shadow memory
- *   global.c  global memory by line, within a cluster and between clusters
+ *   global.c  global memory by line, within a cluster and between clusters;  lines.c  its tables
  */
 #ifndef VGPU_RACE_RACE_H
 #define VGPU_RACE_RACE_H

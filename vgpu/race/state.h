@@ -41,11 +41,13 @@ struct cluster_race {
     uint32_t engine_count;
     struct clock *words[WORD_CLOCKS]; /* of strong accesses, by address; NULL: no release */
     struct line_table *lines, *aside; /* global.c */
-    uint32_t outside;                 /* the slot of all other clusters */
+    uint32_t outside; /* the slot of all other clusters */
+    uint32_t taken;   /* the slot of what was read from them and decides a store (OP_TAKES) */
     bool fenced;                      /* a warp executed a fence or a release */
     bool meets_others;                /* ... or strong accesses to global memory, */
     uint32_t *wide, *handed_on; /* by slot: the last stamp before a fence of scope gpu, and the last
                                    that a strong write released to other clusters; NULL */
+    uint32_t *given;            /* ... before a strong write that it may decide (OP_GIVES); NULL */
     struct agent *agents;       /* pending */
     const struct kernel *id_kernel; /* of op_id's last result */
     uint32_t id_base;

@@ -32,6 +32,10 @@ struct scramble {
     __host__ __device__ int operator()(int x) const { return x * 7919 % 1000; }
 };
 
+struct tail_in_fives {
+    __host__ __device__ int operator()(int x) const { return x < 2000 ? x : x / 5 * 5; }
+};
+
 /* CUB's first call returns how much memory it needs; the second one runs. */
 template <typename F> static bool run(F function) {
     void *memory = nullptr;
@@ -97,5 +101,15 @@ int main() {
     const auto end = thrust::unique_copy(keys.begin(), keys.end(), once.begin());
     thrust::inclusive_scan(once.begin(), end, once.begin());
     expect(end - once.begin() == 1000 && once[999] == 999 * 500, "unique");
+
+    thrust::device_vector<int> again(N); /* its first tile has no equal elements */
+    thrust::transform(values.begin(), values.end(), again.begin(), tail_in_fives());
+    thrust::sort(again.begin(), again.end());
+    again.erase(thrust::unique(again.begin(), again.end()), again.end());
+    right = again.size() == 2000 + 3000 / 5;
+    for (int i = 0; i < 2600; i++) {
+        right = right && again[i] == (i < 2000 ? i : 2000 + 5 * (i - 2000));
+    }
+    expect(right, "unique in place");
     return failures > 0;
 }
