@@ -125,6 +125,30 @@ for part in sum scan "radix sort" select histogram "sort by key" unique "unique 
     says "algorithms: $part" "ok $part"
 done
 
+# ---- programmatic dependent launches -----------------------------------------------------------
+
+"$attest" nvcc -std=c++17 -o dependent dependent.cu
+for right in late one serial synchronized event cut; do
+    accepts "dependent launches: $right" exec ./dependent $right
+    says "dependent launches: $right" "ok $right"
+done
+# overlaps WAY LINE OTHER_LINE: race-pdl between these lines, and nothing else
+overlaps() {
+    run exec --report report.txt ./dependent "$1"
+    holds "dependent launches: $1: exit code" test "$code" -eq 1
+    holds "dependent launches: $1: lines" sh -c "grep -A6 'dependent.cu:$2:.* error: race-pdl: ' \
+        report.txt | grep -q 'other access at .*dependent.cu:$3:'"
+    holds "dependent launches: $1: nothing else" grep -q '^1 error, 0 warnings' report.txt
+}
+line_in() { grep -n "// $1" dependent.cu | cut -d: -f1; }
+overlaps early "$(line_in 'reads x early')" "$(line_in 'writes x')"
+overlaps graph "$(line_in 'reads x early')" "$(line_in 'writes x')"
+overlaps chain "$(line_in 'reads x early')" "$(line_in 'writes x')"
+overlaps warp "$(line_in 'only one warp')" "$(line_in 'writes x')"
+overlaps write "$(line_in 'writes the table early')" "$(line_in 'writes x')"
+holds "dependent launches: both kernels are named" \
+    grep -q 'by the earlier kernel produce' report.txt
+
 # ---- launches that repeat ----------------------------------------------------------------------
 
 # launches FILE: how many ran, by the report

@@ -189,6 +189,9 @@ static bool decode_instruction(struct decoder *decoder, const struct ptx_instruc
         }
         return decode_fail(decoder, "unknown instruction %s", in->opcode);
     }
+    if (strcmp(in->opcode, "griddepcontrol") == 0) {
+        decoder->module->programmatic = true;
+    }
     const bool known = decode(decoder, in, op) && !decoder->failed;
     if (!known || op->run == NULL) {
         return decode_fail(decoder, "this form of %s is not known", in->opcode);

@@ -155,6 +155,7 @@ struct vgpu_module {
     size_t text_size;
     struct kernel **kernels; /* one for each function with a body, in order of functions */
     uint32_t kernel_count;
+    bool programmatic;    /* a function of it executes griddepcontrol */
     vgpu_pointer globals; /* .global and .const variables lie in one allocation each */
 };
 

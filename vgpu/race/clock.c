@@ -56,6 +56,7 @@ struct cluster_race *race_of_cluster(struct cluster *cluster) {
     }
     memory->outside = memory->warp_slots - 1;
     memory->taken = memory->warp_slots - 2;
+    memory->waited = memory->warp_slots - 3;
     cluster->race = memory;
     return memory;
 }
@@ -200,6 +201,21 @@ void clock_proxy_fence(struct warp *warp) {
     }
     warp->clock->fenced[warp->agent_index] = memory->time;
     time_next(memory);
+}
+
+void clock_grid_wait(struct warp *warp) {
+    if (warp->clock != NULL) {
+        struct cluster_race *memory = warp->clock->memory;
+        memory->waits = true;
+        warp->clock->seen[memory->waited] = 1;
+    }
+}
+
+void clock_grid_signal(struct warp *warp) {
+    if (warp->clock != NULL) {
+        struct cluster_race *memory = warp->clock->memory;
+        memory->signals_early |= warp->clock->seen[memory->waited] == 0;
+    }
 }
 
 /* ---- strong accesses ------------------------------------------------------------------------- */

@@ -44,15 +44,11 @@ static struct mask mask_of(uint32_t first, uint32_t bytes) {
     return mask;
 }
 
-static bool overlap(struct mask a, struct mask b) {
-    return ((a.low & b.low) | (a.high & b.high)) != 0;
-}
-
 static struct mask both(struct mask a, struct mask b) {
     return (struct mask){a.low | b.low, a.high | b.high};
 }
 
-enum { HIT_RACE, HIT_SAME_VALUE };
+enum { HIT_RACE, HIT_SAME_VALUE, HIT_PAST };
 struct line_hit {
     uint64_t key;        /* of the first line that was hit: the table may grow under a pointer */
     uint32_t who, lanes; /* lanes 0: none */
@@ -64,11 +60,13 @@ struct toucher {
     struct cluster_race *memory;
     int what; /* PLAIN_WRITE ... */
     bool writes, strong, engine;
+    bool early; /* launches before may still run */
     uint32_t who, stamp;
     const struct access *access; /* NULL: a block */
     uint32_t changed;            /* op->changes, once it was called */
     bool compared;
-    struct line_hit hits[2]; /* by HIT_RACE, HIT_SAME_VALUE */
+    struct line_hit hits[3]; /* by HIT_RACE ... */
+    struct past_hit past;    /* of HIT_PAST */
 };
 
 static bool toucher_begin(struct toucher *toucher, struct warp *warp, const struct op *op,
@@ -89,6 +87,7 @@ static bool toucher_begin(struct toucher *toucher, struct warp *warp, const stru
     toucher->strong = strong || kind == ACCESS_ATOMIC;
     toucher->what = (toucher->strong && !narrow ? STRONG_READ : PLAIN_READ) + toucher->writes;
     toucher->stamp = memory->time;
+    toucher->early = memory->cluster->launch->past != NULL && warp->clock->seen[memory->waited] == 0;
     toucher->who = op_id(warp, op) | warp->agent_index << WHO_SLOT |
                    (toucher->strong ? (uint32_t)WHO_STRONG : 0) |
                    (warp->clock->seen[memory->outside] != 0 ? (uint32_t)WHO_ACQUIRED : 0);
@@ -193,7 +192,20 @@ static bool differ(uint32_t a, uint32_t b) {
     return ((a ^ b) & (WHO_ACQUIRED | WHO_TAKES | WHO_GIVES | WHO_SAME)) != 0;
 }
 
+static void look_at_past(struct toucher *toucher, uint64_t key, struct mask bytes,
+                         uint32_t lanes) {
+    struct line_hit *hit = &toucher->hits[HIT_PAST];
+    const struct race_past *past = toucher->memory->cluster->launch->past;
+    if (hit->lanes == 0 && race_past_look(past, key, bytes, toucher->writes, toucher->strong,
+                                          &toucher->past)) {
+        *hit = (struct line_hit){.key = key, .lanes = lanes};
+    }
+}
+
 static void touch(struct toucher *toucher, uint64_t key, struct mask bytes, uint32_t lanes) {
+    if (toucher->early) {
+        look_at_past(toucher, key, bytes, lanes);
+    }
     struct line *line = table_line(toucher->memory->lines, key);
     if (line == NULL) {
         return;
@@ -260,6 +272,11 @@ static void toucher_end(const struct toucher *toucher) {
             report_race(toucher, KINDS[i], &toucher->hits[i]);
         }
     }
+    const struct line_hit *past = &toucher->hits[HIT_PAST];
+    if (past->lanes != 0) {
+        race_past_report(toucher->warp, toucher->op, past->key, toucher->writes, past->lanes,
+                         &toucher->past);
+    }
 }
 
 void race_global_access(struct warp *warp, const struct op *op, const struct access *access) {
@@ -312,6 +329,7 @@ void race_global_block(struct warp *warp, const struct op *op, uint64_t address,
     if (toucher_begin(&toucher, warp, op, kind, false, false)) {
         toucher.engine = true;
         touch_range(&toucher, address, bytes, warp->active);
+        toucher_end(&toucher);
     }
 }
 
@@ -463,6 +481,8 @@ void race_merge_cluster(struct launch *launch, struct cluster *cluster) {
     if (memory == NULL) {
         return;
     }
+    launch->waits |= memory->waits;
+    launch->signals_early |= memory->signals_early;
     if (launch->lines == NULL) {
         launch->lines = table_make(ALL_LINES_MAX);
     }
@@ -488,6 +508,8 @@ void race_note_unchecked(const struct launch *launch) {
 }
 
 void race_end_launch(struct launch *launch) {
-    free_table(launch->lines);
-    launch->lines = NULL;
+    if (!launch->keeps_lines) {
+        free_table(launch->lines);
+        launch->lines = NULL;
+    }
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * lines.h - lines of global memory and who touched them: the shadow memory of global.c.
+ * lines.h - lines of global memory and who touched them: the shadow memory of global.c and
+ * programmatic.c.
  */
 #ifndef VGPU_RACE_LINES_H
 #define VGPU_RACE_LINES_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "machine/machine.h"
 
 enum { LINE_BYTES = 128, LINES_MAX = 1 << 17, ALL_LINES_MAX = 1 << 19 };
 
@@ -60,6 +60,10 @@ struct line_table {
     bool full;          /* some lines are not in it (in a launch: nor in those of a cluster) */
 };
 
+static inline bool overlap(struct mask a, struct mask b) {
+    return ((a.low & b.low) | (a.high & b.high)) != 0;
+}
+
 void free_table(struct line_table *table); /* NULL: nothing */
 /* Of up to `most` lines; NULL: no memory. */
 struct line_table *table_make(uint32_t most);
@@ -67,5 +71,18 @@ struct line_table *table_make(uint32_t most);
 struct line *probe(const struct line_table *table, uint64_t key);
 /* The line, new if need be; NULL: there are too many. */
 struct line *table_line(struct line_table *table, uint64_t key);
+
+/* ---- programmatic.c -------------------------------------------------------------------------- */
+
+struct past_hit {
+    const struct kernel *kernel;
+    const struct op *op; /* NULL: not known */
+    bool wrote;
+};
+/* An early access (programmatic.c) and those of the launches that may still run: true: a conflict. */
+bool race_past_look(const struct race_past *past, uint64_t key, struct mask bytes, bool writes,
+                    bool strong, struct past_hit *hit);
+void race_past_report(struct warp *warp, const struct op *op, uint64_t key, bool writes,
+                      uint32_t lanes, const struct past_hit *hit);
 
 #endif /* VGPU_RACE_LINES_H */

@@ -43,6 +43,8 @@ struct cluster_race {
     struct line_table *lines, *aside; /* global.c */
     uint32_t outside; /* the slot of all other clusters */
     uint32_t taken;   /* the slot of what was read from them and decides a store (OP_TAKES) */
+    uint32_t waited;  /* the slot of the launches before: griddepcontrol.wait */
+    bool waits, signals_early; /* as in struct launch */
     bool fenced;                      /* a warp executed a fence or a release */
     bool meets_others;                /* ... or strong accesses to global memory, */
     uint32_t *wide, *handed_on; /* by slot: the last stamp before a fence of scope gpu, and the last
@@ -112,6 +114,7 @@ bool make_reader(struct race_cells *cells, uint32_t slot);
 /* Ids of ops in shadow memory: 15 bits, never 0. NULL: no op, or several have the id. */
 uint32_t op_id(const struct warp *warp, const struct op *op);
 const struct op *op_of_id(const struct cluster *cluster, uint32_t id);
+const struct op *op_of_launched(const struct kernel *launched, uint32_t id);
 struct warp *warp_of_slot(const struct cluster *cluster, uint32_t slot);
 
 /* Lanes of a store that change memory (op->changes). */
