@@ -188,7 +188,7 @@ vgpu_status repeat_run(const struct node *node, struct launch *launch, vgpu_erro
 void programmatic_begin(const struct node *node, struct launch *launch);
 void programmatic_end(const struct node *node, struct launch *launch);
 void programmatic_forget(void); /* all launches so far have ended, for what is submitted next */
-void repeat_forget(void); /* to be called when images change: they are not compared */
+void repeat_forget(void);       /* to be called when images change: they are not compared */
 /* Copies between any two pointers, of the host or of the device. */
 int unified_copy(vgpu_pointer to, vgpu_pointer from, size_t bytes);
 /* Takes memory, gives it back (an unknown pointer is an error); or takes what was given back again,

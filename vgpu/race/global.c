@@ -87,7 +87,8 @@ static bool toucher_begin(struct toucher *toucher, struct warp *warp, const stru
     toucher->strong = strong || kind == ACCESS_ATOMIC;
     toucher->what = (toucher->strong && !narrow ? STRONG_READ : PLAIN_READ) + toucher->writes;
     toucher->stamp = memory->time;
-    toucher->early = memory->cluster->launch->past != NULL && warp->clock->seen[memory->waited] == 0;
+    toucher->early =
+        memory->cluster->launch->past != NULL && warp->clock->seen[memory->waited] == 0;
     toucher->who = op_id(warp, op) | warp->agent_index << WHO_SLOT |
                    (toucher->strong ? (uint32_t)WHO_STRONG : 0) |
                    (warp->clock->seen[memory->outside] != 0 ? (uint32_t)WHO_ACQUIRED : 0);
@@ -177,8 +178,8 @@ static void put_aside(struct cluster_race *memory, uint64_t key, int what,
     if (!is_given(memory, touched)) {
         touched->who &= ~(uint32_t)WHO_GIVES; /* what is put aside together must be alike */
     }
-    const uint64_t flags = (touched->who | (is_handed_on(memory, touched) ? WHO_HANDED_ON : 0U)) >>
-                           WHO_FLAGS;
+    const uint64_t flags =
+        (touched->who | (is_handed_on(memory, touched) ? WHO_HANDED_ON : 0U)) >> WHO_FLAGS;
     struct line *line =
         memory->aside != NULL ? table_line(memory->aside, key * FLAG_SETS + flags) : NULL;
     if (line != NULL) {
@@ -192,12 +193,11 @@ static bool differ(uint32_t a, uint32_t b) {
     return ((a ^ b) & (WHO_ACQUIRED | WHO_TAKES | WHO_GIVES | WHO_SAME)) != 0;
 }
 
-static void look_at_past(struct toucher *toucher, uint64_t key, struct mask bytes,
-                         uint32_t lanes) {
+static void look_at_past(struct toucher *toucher, uint64_t key, struct mask bytes, uint32_t lanes) {
     struct line_hit *hit = &toucher->hits[HIT_PAST];
     const struct race_past *past = toucher->memory->cluster->launch->past;
-    if (hit->lanes == 0 && race_past_look(past, key, bytes, toucher->writes, toucher->strong,
-                                          &toucher->past)) {
+    if (hit->lanes == 0 &&
+        race_past_look(past, key, bytes, toucher->writes, toucher->strong, &toucher->past)) {
         *hit = (struct line_hit){.key = key, .lanes = lanes};
     }
 }
@@ -383,7 +383,8 @@ static void compare_lines(struct cluster *cluster, uint64_t key, const struct li
         const struct touched *a = &mine->touched[PAIRS[i].mine];
         const struct touched *b = &theirs->touched[PAIRS[i].theirs];
         if (overlap(a->bytes, b->bytes) && !may_be_ordered(a->who, b->who)) {
-            const bool same = changes_nothing(PAIRS[i].mine, a) && changes_nothing(PAIRS[i].theirs, b);
+            const bool same =
+                changes_nothing(PAIRS[i].mine, a) && changes_nothing(PAIRS[i].theirs, b);
             report_conflict(cluster, same ? FINDING_RACE_SAME_VALUE : FINDING_RACE_GLOBAL, key,
                             PAIRS[i].mine, PAIRS[i].theirs, b, a->who);
             return;

@@ -86,8 +86,7 @@ bool race_past_look(const struct race_past *past, uint64_t key, struct mask byte
         for (; sets != 0; sets &= sets - 1) {
             const struct line *line =
                 probe(past->lines, key * FLAG_SETS + (uint32_t)__builtin_ctz(sets));
-            const int what =
-                line->key != 0 ? conflict(line, bytes, writes, strong) : (int)TOUCHES;
+            const int what = line->key != 0 ? conflict(line, bytes, writes, strong) : (int)TOUCHES;
             if (what != TOUCHES) {
                 hit->kernel = past->kernel;
                 hit->op = op_of_launched(past->kernel, line->touched[what].who & WHO_OP);
@@ -108,9 +107,10 @@ void race_past_report(struct warp *warp, const struct op *op, uint64_t key, bool
                                           .other_kernel = hit->kernel};
     char place[128], name[256];
     describe_address(warp, PTX_GLOBAL, detail.address, place, sizeof(place));
-    report(warp, op, FINDING_RACE_PDL, lanes, &detail,
-           "this %s in the 128 bytes at %s comes before griddepcontrol.wait and is not ordered with "
-           "a %s by the earlier kernel %s",
-           writes ? "write" : "read", place, hit->wrote ? "write" : "read",
-           vgpu_readable_name(hit->kernel->function->name, name, sizeof(name)));
+    report(
+        warp, op, FINDING_RACE_PDL, lanes, &detail,
+        "this %s in the 128 bytes at %s comes before griddepcontrol.wait and is not ordered with "
+        "a %s by the earlier kernel %s",
+        writes ? "write" : "read", place, hit->wrote ? "write" : "read",
+        vgpu_readable_name(hit->kernel->function->name, name, sizeof(name)));
 }

@@ -41,12 +41,12 @@ struct cluster_race {
     uint32_t engine_count;
     struct clock *words[WORD_CLOCKS]; /* of strong accesses, by address; NULL: no release */
     struct line_table *lines, *aside; /* global.c */
-    uint32_t outside; /* the slot of all other clusters */
-    uint32_t taken;   /* the slot of what was read from them and decides a store (OP_TAKES) */
-    uint32_t waited;  /* the slot of the launches before: griddepcontrol.wait */
-    bool waits, signals_early; /* as in struct launch */
-    bool fenced;                      /* a warp executed a fence or a release */
-    bool meets_others;                /* ... or strong accesses to global memory, */
+    uint32_t outside;                 /* the slot of all other clusters */
+    uint32_t taken;  /* the slot of what was read from them and decides a store (OP_TAKES) */
+    uint32_t waited; /* the slot of the launches before: griddepcontrol.wait */
+    bool waits, signals_early;  /* as in struct launch */
+    bool fenced;                /* a warp executed a fence or a release */
+    bool meets_others;          /* ... or strong accesses to global memory, */
     uint32_t *wide, *handed_on; /* by slot: the last stamp before a fence of scope gpu, and the last
                                    that a strong write released to other clusters; NULL */
     uint32_t *given;            /* ... before a strong write that it may decide (OP_GIVES); NULL */

@@ -306,7 +306,8 @@ static void describe(vgpu_finding *shown, const struct warp *warp, const struct 
     if (detail->other != NULL) {
         const struct kernel *kernel =
             detail->other_kernel != NULL ? detail->other_kernel : cta->launch->kernel;
-        place_of(kernel->module->ptx, detail->other->in, &shown->other, shown->other_inner, shown->other_callers);
+        place_of(kernel->module->ptx, detail->other->in, &shown->other, shown->other_inner,
+                 shown->other_callers);
         shown->other_warp =
             detail->other_warp != NULL ? detail->other_warp->index : detail->other_warp_index;
     }

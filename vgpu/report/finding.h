@@ -67,7 +67,7 @@ struct finding_detail {
     uint32_t bytes;
     const struct op *other; /* the other access of a race */
     const struct warp *other_warp;
-    uint32_t other_warp_index; /* where other_warp is NULL */
+    uint32_t other_warp_index;         /* where other_warp is NULL */
     const struct kernel *other_kernel; /* the launched one that has `other`; NULL: this one */
 };
 
