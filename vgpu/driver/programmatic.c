@@ -9,7 +9,7 @@
  * Invariant: a launch that is compared has begun before any call that waits for those before it.
  */
 #include "driver/driver.h"
-#include "race/race.h"
+#include "exec/exec.h"
 
 enum { STREAMS_MOST = 8 };
 
@@ -21,7 +21,7 @@ static struct last {
 static unsigned next; /* to be given up, where all are in use */
 
 static void forget(struct last *last) {
-    race_past_free(last->past);
+    launch_forget(last->past);
     last->past = NULL;
 }
 
@@ -75,6 +75,6 @@ void programmatic_begin(const struct node *node, struct launch *launch) {
 
 void programmatic_end(const struct node *node, struct launch *launch) {
     if (launch->keeps_lines) {
-        last_of(node->stream)->past = race_past_take(launch);
+        last_of(node->stream)->past = launch_leave(launch);
     }
 }
