@@ -121,9 +121,33 @@ for part in groups pipeline barrier; do
 done
 "$attest" nvcc -std=c++17 -o algorithms algorithms.cu 2>/dev/null
 accepts "algorithms" exec ./algorithms
-for part in sum scan "radix sort" select histogram "sort by key" unique; do
+for part in sum scan "radix sort" select histogram "sort by key" unique "unique in place"; do
     says "algorithms: $part" "ok $part"
 done
+
+# ---- programmatic dependent launches -----------------------------------------------------------
+
+"$attest" nvcc -std=c++17 -o dependent dependent.cu
+for right in late one serial synchronized event cut; do
+    accepts "dependent launches: $right" exec ./dependent $right
+    says "dependent launches: $right" "ok $right"
+done
+# overlaps WAY LINE OTHER_LINE: race-pdl between these lines, and nothing else
+overlaps() {
+    run exec --report report.txt ./dependent "$1"
+    holds "dependent launches: $1: exit code" test "$code" -eq 1
+    holds "dependent launches: $1: lines" sh -c "grep -A6 'dependent.cu:$2:.* error: race-pdl: ' \
+        report.txt | grep -q 'other access at .*dependent.cu:$3:'"
+    holds "dependent launches: $1: nothing else" grep -q '^1 error, 0 warnings' report.txt
+}
+line_in() { grep -n "// $1" dependent.cu | cut -d: -f1; }
+overlaps early "$(line_in 'reads x early')" "$(line_in 'writes x')"
+overlaps graph "$(line_in 'reads x early')" "$(line_in 'writes x')"
+overlaps chain "$(line_in 'reads x early')" "$(line_in 'writes x')"
+overlaps warp "$(line_in 'only one warp')" "$(line_in 'writes x')"
+overlaps write "$(line_in 'writes the table early')" "$(line_in 'writes x')"
+holds "dependent launches: both kernels are named" \
+    grep -q 'by the earlier kernel produce' report.txt
 
 # ---- launches that repeat ----------------------------------------------------------------------
 
@@ -152,7 +176,7 @@ holds "no launches" grep -q 'VGPU_FIRST = "0", expected' stderr
 "$attest" nvcc -fatbin -o driver_kernels.fatbin driver_kernels.cu
 "$attest" nvcc -o driver driver.cpp -lcuda
 accepts "a program of the driver's interface" exec ./driver
-for part in contexts vectors fills textures links; do
+for part in contexts vectors fills textures links weak; do
     says "driver: $part" "ok $part"
 done
 holds "driver: no part failed" sh -c '! grep FAIL stdout'

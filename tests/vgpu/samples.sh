@@ -1,28 +1,33 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# samples.sh ATTEST SAMPLES WORK [NAME]...
+# samples.sh [-l LIST] ATTEST SAMPLES WORK [NAME]...
 #
 # NVIDIA's cuda-samples on the virtual GPU: builds each program of samples.txt from the checkout
 # SAMPLES by `attest nvcc` in the folder WORK, runs it by `attest exec`, and compares with the
-# outcome that samples.txt expects. Prints a table. Fails if an outcome differs.
+# outcome that samples.txt expects. Prints a table. Fails if an outcome differs. LIST is another
+# such list, of the programs of another project: hecbench.txt.
 #
 # It fetches nothing. SAMPLES is not changed. SECONDS_MOST (600) bounds each run, JOBS (1) is how
 # many run at once.
 set -u
-[ $# -ge 3 ] || { sed -n '3,13s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 list=$(cd "$(dirname "$0")" && pwd)/samples.txt
+if [ "${1:-}" = -l ] && [ $# -ge 2 ]; then
+    list=$(cd "$(dirname "$2")" && pwd)/$(basename "$2")
+    shift 2
+fi
+[ $# -ge 3 ] || { sed -n '3,13s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 attest=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
 samples=$(cd "$2" && pwd) || exit 2
 mkdir -p "$3" && work=$(cd "$3" && pwd) || exit 2
 shift 3
-cp -r "$samples/Common" "$work/" # programs look for data in ../Common
+[ ! -e "$samples/Common" ] || cp -r "$samples/Common" "$work/" # data are in ../Common
 
 nvcc=$(readlink -f "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")
 include=$(cd "$(dirname "$nvcc")/../include" && pwd)
 
-# build NAME [libs=L,L] [rdc] [fatbin=FROM,TO] [ptx=FROM,TO] [only=FILE,FILE] [cg]: in the current
-# folder
+# build NAME [libs=L,L] [rdc] [fatbin=FROM,TO] [ptx=FROM,TO] [only=FILE,FILE] [include=FOLDER] [cg]:
+# in the current folder; include: a folder of the checkout
 build() {
     name=$1
     shift
@@ -39,6 +44,7 @@ build() {
                 return 1
             ;;
         only=*) only=$files ;;
+        include=*) options="$options -I$samples/$files" ;;
         cg) # what the program hands to NVRTC
             ln -sf "$include/cooperative_groups" "$include/cooperative_groups.h" \
                 "$include/cccl/cuda" "$include/cccl/nv" .
@@ -59,7 +65,7 @@ build() {
 one() {
     name=$(basename "$1")
     rm -rf "${work:?}/$name"
-    cp -r "$samples/Samples/$1" "$work/$name" && cd "$work/$name" || return 1
+    cp -r "$samples/$1" "$work/$name" && cd "$work/$name" || return 1
     begin=$(date +%s)
     # shellcheck disable=SC2086 # words
     if ! build "$name" $3 >build.log 2>&1; then

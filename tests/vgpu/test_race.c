@@ -473,10 +473,10 @@ static struct world *last_block(bool counts, int fences) {
         }
         if (counts) {
             struct access access = lanes_at(PTX_GLOBAL, ACCESS_ATOMIC, 4, 1, counter, 4, ALL_LANES);
-            order_read(warp, &access, ORDER_WIDE);
+            order_read(warp, &w->code[2], &access, ORDER_WIDE);
             global(w, warp, 2, ACCESS_ATOMIC, counter, false);
             access.good = ALL_LANES;
-            order_write(warp, &access, ORDER_WIDE);
+            order_write(warp, &w->code[2], &access, ORDER_WIDE);
         }
         if ((fences & FENCE_AFTER) != 0) {
             clock_fence(warp, wide);

@@ -69,7 +69,7 @@ static inline void world_cluster(struct world *w, uint32_t index, uint32_t ctas)
                                 .linear = index,
                                 .ctas = w->ctas[index],
                                 .cta_count = ctas,
-                                .agent_count = ctas * WARPS,
+                                .agent_count = ctas * WARPS + CLOCK_SLOTS_OUTSIDE,
                                 .findings = findings_make()};
     for (uint32_t c = 0; c < ctas; c++) {
         struct cta *cta = &cluster->ctas[c];

@@ -81,7 +81,7 @@ void mbarrier_end_cta(struct cta *cta, bool quiet) {
             continue;
         }
         const unsigned long long unseen = barrier->unseen + barrier->bytes;
-        const struct finding_detail at = {PTX_SHARED, barrier->address, 8, NULL, NULL, 0};
+        const struct finding_detail at = {PTX_SHARED, barrier->address, 8, NULL, NULL, 0, NULL};
         if (!quiet && barrier->live && barrier->tx != 0) {
             report(barrier->warp, barrier->op, FINDING_ASYNC_UNFINISHED, ALL_LANES, &at,
                    "the CTA ends while the mbarrier at shared 0x%x is %lld bytes %s",
@@ -187,7 +187,7 @@ void mbarrier_arrive(struct warp *warp, const struct op *op, uint32_t lanes,
 struct mbarrier *mbarrier_use(struct warp *warp, const struct op *op, uint32_t lanes,
                               struct cta *cta, uint32_t offset) {
     struct mbarrier *barrier = mbarrier_find(cta, offset);
-    const struct finding_detail at = {PTX_SHARED, offset, 8, NULL, NULL, 0};
+    const struct finding_detail at = {PTX_SHARED, offset, 8, NULL, NULL, 0, NULL};
     if (cta != warp->cta && cta->alive == 0) {
         report(warp, op, FINDING_CLUSTER_EXIT, lanes, &at,
                "the mbarrier at shared 0x%x is in CTA %u of the cluster, which has ended", offset,

@@ -27,6 +27,7 @@ int driver_current(void) {
 }
 
 int driver_ready(void) {
+    programmatic_forget();
     const int code = driver_current();
     return code == CU_SUCCESS && driver_capturing() ? CU_CAPTURE_UNSUPPORTED : code;
 }

@@ -6,7 +6,7 @@
  *   context.c contexts                              module.c  libraries, modules, kernels
  *   memory.c  objects, memory, streams, events      graph.c   work of streams, graphs
  *   launch.c  launches, tensor maps                 unified.c memory that host and kernels share
- *   repeat.c  reuse of launches' results
+ *   repeat.c  reuse of launches' results            programmatic.c  launches that overlap
  *
  * Work is done when it is submitted. An error of a kernel is returned, as by a real driver, by the
  * next call after the launch, and by every call until the primary context is released for the last
@@ -83,6 +83,8 @@ struct node {
     uint64_t kernel_serial; /* a new object may come to lie where an old one was */
     vgpu_dims dims;
     unsigned char *params;
+    void *stream;      /* that it was submitted to */
+    bool programmatic; /* it may begin before the launch before it has ended */
     /* of a condition: graphs, selected by the value at `to`; the node owns them */
     struct object **bodies;
     uint32_t body_count;
@@ -129,6 +131,7 @@ struct driver_state {
     struct object *objects;
     uint64_t made;     /* objects so far */
     size_t registered; /* objects that are registered host memory */
+    bool programmatic; /* launches may overlap: what they access is kept */
     bool repeats;      /* $VGPU_REPEATS: results of equal launches are reused */
     uint64_t first;    /* $VGPU_FIRST: launches of each kernel that run; 0: all */
 };
@@ -144,7 +147,8 @@ void driver_leave(int *entered);
 /* The process's GPU, opened if it was not yet; NULL: stderr says why. The lock is held. */
 vgpu *driver_gpu(void);
 
-/* What most calls need: cuInit, a current context, no fault. And: no capture in this thread. */
+/* What most calls need: cuInit, a current context, no fault. And, of calls that wait for the GPU: no
+ * capture in this thread. */
 int driver_current(void);
 int driver_ready(void);
 
@@ -180,7 +184,11 @@ int stream_submit(void *stream, struct node *node);
 int kernel_run(const struct node *node, bool always); /* launch.c; `always`: despite --first */
 /* launch_run, or restores memory as an equal launch left it (repeat.c). */
 vgpu_status repeat_run(const struct node *node, struct launch *launch, vgpu_error *error);
-void repeat_forget(void); /* to be called when images change: they are not compared */
+/* Of a launch that is about to run, and that has run (programmatic.c). */
+void programmatic_begin(const struct node *node, struct launch *launch);
+void programmatic_end(const struct node *node, struct launch *launch);
+void programmatic_forget(void); /* all launches so far have ended, for what is submitted next */
+void repeat_forget(void);       /* to be called when images change: they are not compared */
 /* Copies between any two pointers, of the host or of the device. */
 int unified_copy(vgpu_pointer to, vgpu_pointer from, size_t bytes);
 /* Takes memory, gives it back (an unknown pointer is an error); or takes what was given back again,

@@ -51,6 +51,9 @@ static int conditional_run(const struct node *node) {
 /* `always`: its launches are not left out. */
 static int node_run(const struct node *node, bool always) {
     vgpu_error why = {0};
+    if (node->kind != NODE_KERNEL) {
+        programmatic_forget();
+    }
     switch (node->kind) {
     case NODE_CONDITIONAL: return conditional_run(node);
     case NODE_KERNEL: return kernel_run(node, always);
@@ -216,6 +219,7 @@ static int cuStreamBeginCaptureToGraph(void *stream, void *graph, void *const *n
 static int cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
     DRIVER_ENTER();
     (void)flags;
+    programmatic_forget();
     const int code = driver_current();
     struct object *found = object_find(stream, OBJECT_STREAM);
     const struct object *awaited = object_find(event, OBJECT_EVENT);
@@ -547,7 +551,10 @@ static int cuGraphLaunch(void *executable, void *stream) {
     if ((on != NULL && on->capture != NULL) || (on == NULL && driver_capturing())) {
         return CU_CAPTURE_UNSUPPORTED;
     }
-    return nodes_run(found, false);
+    programmatic_forget();
+    const int ran = nodes_run(found, false);
+    programmatic_forget();
+    return ran;
 }
 
 static int destroy(void *handle, enum object_kind kind) {

@@ -78,6 +78,7 @@ int kernel_run(const struct node *node, bool always) {
         report_kernel(driver_state.gpu, kernel->function, NULL, FINDING_LAUNCH_LEFT_OUT,
                       "only the first %llu launches of this kernel were run",
                       (unsigned long long)driver_state.first);
+        programmatic_forget();
         return CU_SUCCESS;
     }
     struct launch launch =
@@ -87,9 +88,11 @@ int kernel_run(const struct node *node, bool always) {
         launch.quiet = true;
     }
     findings_take_kinds(driver_state.gpu);
+    programmatic_begin(node, &launch);
     registered_copy(true);
     const vgpu_status status = repeat_run(node, &launch, &why);
     registered_copy(false);
+    programmatic_end(node, &launch);
     const uint64_t kinds = findings_take_kinds(driver_state.gpu);
     if (status != VGPU_OK && status != VGPU_FAULT) {
         return driver_explain(status == VGPU_OUT_OF_MEMORY ? CU_OUT_OF_MEMORY : CU_INVALID_VALUE,
@@ -128,7 +131,8 @@ struct launch_config { /* CUlaunchConfig */
 };
 
 /* Hints are taken and have no effect; what would change results and is not there is refused. */
-static int read_attributes(const struct launch_config *config, vgpu_dims *dims, bool *cooperative) {
+static int read_attributes(const struct launch_config *config, vgpu_dims *dims, bool *cooperative,
+                           bool *programmatic) {
     enum {
         IGNORE = 0,
         WINDOW = 1,
@@ -149,12 +153,12 @@ static int read_attributes(const struct launch_config *config, vgpu_dims *dims, 
         case IGNORE:
         case WINDOW:
         case SCHEDULING:
-        case SERIALIZATION:
         case PRIORITY:
         case DOMAIN_MAP:
         case DOMAIN:
         case CARVEOUT: break;
         case CLUSTER: memcpy(dims->cluster, attribute->value.cluster, sizeof dims->cluster); break;
+        case SERIALIZATION: *programmatic = attribute->value.flag != 0; break;
         case LAUNCH_COOPERATIVE: *cooperative = attribute->value.flag != 0; break;
         default: return driver_explain(CU_NOT_SUPPORTED, "an attribute of the launch");
         }
@@ -217,7 +221,7 @@ static int code_of_shape(const struct kernel *kernel, const vgpu_dims *dims) {
 
 /* Shape and parameters are fine: now, or when the graph runs. */
 static int submit(const struct launch_config *config, const struct object *kernel,
-                  const vgpu_dims *dims, unsigned char *params) {
+                  const vgpu_dims *dims, unsigned char *params, bool programmatic) {
     struct node *node = node_make(NODE_KERNEL);
     if (node == NULL) {
         free(params);
@@ -227,6 +231,8 @@ static int submit(const struct launch_config *config, const struct object *kerne
     node->kernel_serial = kernel->serial;
     node->dims = *dims;
     node->params = params;
+    node->stream = config->stream;
+    node->programmatic = programmatic;
     return stream_submit(config->stream, node);
 }
 
@@ -244,8 +250,8 @@ static int launch_kernel(const struct launch_config *config, const struct object
     vgpu_dims dims = {.shared_bytes = config->shared};
     memcpy(dims.grid, config->grid, sizeof dims.grid);
     memcpy(dims.block, config->block, sizeof dims.block);
-    bool cooperative = false;
-    const int code = read_attributes(config, &dims, &cooperative);
+    bool cooperative = false, programmatic = false;
+    const int code = read_attributes(config, &dims, &cooperative, &programmatic);
     if (code != CU_SUCCESS) {
         return code;
     }
@@ -269,7 +275,7 @@ static int launch_kernel(const struct launch_config *config, const struct object
         return driver_explain(status == VGPU_OUT_OF_MEMORY ? CU_OUT_OF_MEMORY : CU_INVALID_VALUE,
                               why.text[0] != '\0' ? why.text : "the parameters");
     }
-    return submit(config, kernel, &dims, params);
+    return submit(config, kernel, &dims, params, programmatic);
 }
 
 static int cuLaunchKernelEx(const struct launch_config *config, void *function, void **arguments,

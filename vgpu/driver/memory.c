@@ -61,6 +61,7 @@ static void destroy_kernels(const struct object *library) {
 
 void object_destroy(struct object *object) {
     if (object->kind == OBJECT_LIBRARY) {
+        programmatic_forget();
         destroy_kernels(object);
         vgpu_unload(object->module);
     } else if (object->kind == OBJECT_MEMORY) {
@@ -123,6 +124,7 @@ int memory_take(vgpu_pointer *pointer, size_t bytes) {
 }
 
 int memory_give(vgpu_pointer pointer) {
+    programmatic_forget();
     struct object *object = driver_state.objects;
     while (object != NULL && (object->kind != OBJECT_MEMORY || object->pointer != pointer)) {
         object = object->next;
@@ -337,12 +339,14 @@ static int cuStreamDestroy(void *stream) {
 
 static int cuStreamQuery(void *stream) {
     DRIVER_ENTER();
+    programmatic_forget();
     const int code = driver_current();
     return code != CU_SUCCESS ? code : is_stream(stream) ? CU_SUCCESS : CU_INVALID_HANDLE;
 }
 
 static int cuStreamSynchronize(void *stream) {
     DRIVER_ENTER();
+    programmatic_forget();
     const int code = driver_current();
     const struct object *found = object_find(stream, OBJECT_STREAM);
     if (code != CU_SUCCESS || !is_stream(stream)) {
@@ -365,6 +369,7 @@ static int cuEventDestroy(void *event) {
 
 static int cuEventRecord(void *event, void *stream) {
     DRIVER_ENTER();
+    programmatic_forget();
     const int code = driver_current();
     struct object *found = object_find(event, OBJECT_EVENT);
     const struct object *on = object_find(stream, OBJECT_STREAM);
@@ -384,6 +389,7 @@ static int cuEventRecord(void *event, void *stream) {
 
 static int cuEventSynchronize(void *event) {
     DRIVER_ENTER();
+    programmatic_forget();
     const int code = driver_current();
     return code != CU_SUCCESS                         ? code
            : object_find(event, OBJECT_EVENT) == NULL ? CU_INVALID_HANDLE

@@ -81,6 +81,7 @@ static int load(void **library, const char *image, const int *options, void *con
         return CU_OUT_OF_MEMORY;
     }
     made->module = module;
+    driver_state.programmatic |= module->programmatic;
     *library = made;
     return CU_SUCCESS;
 }

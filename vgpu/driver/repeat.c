@@ -250,10 +250,10 @@ void repeat_forget(void) {
 
 vgpu_status repeat_run(const struct node *node, struct launch *launch, vgpu_error *why) {
     vgpu *gpu = driver_state.gpu;
-    struct kind *kind =
-        driver_state.repeats && gpu->heap == NULL && launch->async != VGPU_ASYNC_RANDOM
-            ? kind_of(node, launch)
-            : NULL;
+    struct kind *kind = driver_state.repeats && !driver_state.programmatic && gpu->heap == NULL &&
+                                launch->async != VGPU_ASYNC_RANDOM
+                            ? kind_of(node, launch)
+                            : NULL;
     if (kind != NULL && kind->seconds > 0 && kind->misses < MISSES_MOST &&
         kind->seconds > WORTH * 2 * (double)live_bytes(gpu->memory) / BYTES_PER_SECOND) {
         return run_hashed(kind, launch, why);

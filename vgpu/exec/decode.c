@@ -189,6 +189,9 @@ static bool decode_instruction(struct decoder *decoder, const struct ptx_instruc
         }
         return decode_fail(decoder, "unknown instruction %s", in->opcode);
     }
+    if (strcmp(in->opcode, "griddepcontrol") == 0) {
+        decoder->module->programmatic = true;
+    }
     const bool known = decode(decoder, in, op) && !decoder->failed;
     if (!known || op->run == NULL) {
         return decode_fail(decoder, "this form of %s is not known", in->opcode);
@@ -272,7 +275,7 @@ static bool decode_kernel(struct vgpu_module *module, struct kernel *kernel,
                (module->gpu != NULL && module->gpu->late_errors && decode_unknown(&decoder, op));
     }
     decoder.in = NULL;
-    good = good && make_constants(&decoder) && mark_cas_seeds(kernel);
+    good = good && make_constants(&decoder) && mark_cas_seeds(kernel) && mark_dependences(kernel);
     free(decoder.constants);
     return good;
 }

@@ -3,7 +3,8 @@
  * exec.h - decodes modules and runs launches.
  *
  *   decode.c  module -> kernels: places variables and registers, one op per instruction
- *   shared.c  where shared variables lie;  seeds.c  loads that seed a compare-and-swap loop
+ *   shared.c  where shared variables lie;  seeds.c  loads that seed a compare-and-swap loop;
+ *             depends.c  accesses that are ordered by the data they pass on
  *   warp.c    the interpreter's loop: picks a group of lanes and runs it
  *   exec.c    a cluster: schedules warps, completes asynchronous operations, detects deadlocks
  *   start.c   a cluster's warps before their first instruction, and its end
@@ -23,6 +24,8 @@ vgpu_status module_decode(struct vgpu_module *module, struct ptx_error *error);
 bool place_shared(struct vgpu_module *module, struct ptx_error *error);
 /* seeds.c: sets OP_SEEDS_CAS; false: no memory. */
 bool mark_cas_seeds(struct kernel *kernel);
+/* depends.c: sets OP_GIVES and OP_TAKES; false: no memory. */
+bool mark_dependences(struct kernel *kernel);
 
 /* Findings about a kernel before it runs; not errors. */
 void lint_module(const struct vgpu_module *module); /* of each kernel */
@@ -62,4 +65,9 @@ bool cluster_run(struct cluster *cluster, uint64_t steps);
 /* What is left unfinished is reported; CTAs go, findings and counts stay. */
 void cluster_end(struct resident *resident);
 void cluster_free(struct resident *resident);
+/* What a launch that was run with keeps_lines leaves for one that may overlap it: race_past_take and
+ * race_past_free (race/race.h). */
+struct race_past *launch_leave(struct launch *launch);
+void launch_forget(struct race_past *past);
+
 #endif /* VGPU_EXEC_EXEC_H */

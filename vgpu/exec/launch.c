@@ -350,3 +350,11 @@ vgpu_status exec_launch(struct launch *launch, vgpu_error *error) {
                                  "the kernel did not run to its end: see the findings")
                    : VGPU_OK;
 }
+
+struct race_past *launch_leave(struct launch *launch) {
+    return race_past_take(launch);
+}
+
+void launch_forget(struct race_past *past) {
+    race_past_free(past);
+}

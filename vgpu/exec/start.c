@@ -109,7 +109,7 @@ struct resident *cluster_begin(struct launch *launch, uint32_t linear) {
     cluster->launch = launch;
     cluster->linear = linear;
     cluster->cta_count = shape[0] * shape[1] * shape[2];
-    cluster->agent_count = warps * cluster->cta_count + 1;
+    cluster->agent_count = warps * cluster->cta_count + CLOCK_SLOTS_OUTSIDE;
     cluster_seed(cluster);
     cluster->ctas = calloc(cluster->cta_count, sizeof *cluster->ctas);
     cluster->cta_count = cluster->ctas != NULL ? cluster->cta_count : 0;

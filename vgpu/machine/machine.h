@@ -19,9 +19,10 @@ struct cta_memory;    /* memory/memory.h */
 struct device_memory; /* machine/device.h */
 struct findings;      /* report/finding.h */
 struct heap;          /* machine/heap.h */
-struct line_table;    /* race/global.c */
+struct line_table;    /* race/lines.h */
 struct perf;          /* report/perf.h */
 struct race_cells;    /* race/state.h */
+struct race_past;     /* race/programmatic.c */
 struct suppression;   /* report/finding.h */
 
 struct barrier {
@@ -51,6 +52,9 @@ struct cta {
 };
 
 enum { RECENT_ALLOCATIONS = 64 };
+/* Slots of a cluster's vector clocks besides those of its warps: what it knows of other clusters and
+ * launches. */
+enum { CLOCK_SLOTS_OUTSIDE = 3 };
 
 struct cluster {
     struct launch *launch;
@@ -85,7 +89,11 @@ struct launch {
     bool quiet; /* what is initialised is tracked for later launches, and not reported */
     uint64_t max_steps;
     vgpu_pointer workspace;   /* %envreg1 and %envreg2 point to it: the barrier of a whole grid */
-    struct line_table *lines; /* race/global.c: global memory that its clusters accessed */
+    struct line_table *lines; /* race/lines.h: global memory that its clusters accessed */
+    /* programmatic dependent launch (race/programmatic.c) */
+    struct race_past *past; /* launches that may still run; NULL: none, it began after their end */
+    bool keeps_lines;       /* race_end_launch leaves `lines` */
+    bool waits, signals_early; /* a warp executed griddepcontrol.wait; .launch_dependents before */
 };
 
 struct vgpu {

@@ -245,7 +245,7 @@ static void run_atomic(struct warp *warp, const struct op *op, uint32_t mask) {
     access.count = form->count;
     memory_addresses(warp, op, &access, op->a, form->narrow, op->imm, mask);
     if (form->returns) {
-        order_read(warp, &access, form->order);
+        order_read(warp, op, &access, form->order);
     }
     memory_access(warp, op, &access);
     if ((warp->cta->launch->checks & VGPU_CHECK_INIT) != 0) {
@@ -254,7 +254,7 @@ static void run_atomic(struct warp *warp, const struct op *op, uint32_t mask) {
     FOR_LANES(lane, access.good) {
         run_lane(warp, form, access.host[lane], lane);
     }
-    order_write(warp, &access, form->order);
+    order_write(warp, op, &access, form->order);
     for (uint32_t i = 0; form->returns && i < form->count; i++) {
         for (uint32_t rest = mask & ~access.good; rest != 0; rest &= rest - 1) {
             write_lane(warp, form->rows[i], form->element, (uint32_t)__builtin_ctz(rest), 0);

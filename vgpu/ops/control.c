@@ -126,6 +126,16 @@ static void run_nothing(struct warp *warp, const struct op *op, uint32_t mask) {
     (void)warp, (void)op, (void)mask;
 }
 
+static void run_grid_wait(struct warp *warp, const struct op *op, uint32_t mask) {
+    (void)op, (void)mask;
+    clock_grid_wait(warp);
+}
+
+static void run_grid_signal(struct warp *warp, const struct op *op, uint32_t mask) {
+    (void)op, (void)mask;
+    clock_grid_signal(warp);
+}
+
 /* imm: whether it is for more than the cluster. */
 static void run_fence(struct warp *warp, const struct op *op, uint32_t mask) {
     (void)mask;
@@ -294,11 +304,11 @@ static bool decode_end(struct decoder *decoder, const struct ptx_instruction *in
 }
 
 static bool decode_hint(struct decoder *decoder, const struct ptx_instruction *in, struct op *op) {
-    if (!only_modifiers(in,
-                        strcmp(in->opcode, "pmevent") == 0 ? "mask" : "launch_dependents wait")) {
+    const bool event = strcmp(in->opcode, "pmevent") == 0;
+    if (!only_modifiers(in, event ? "mask" : "launch_dependents wait")) {
         return decode_fail(decoder, "this form of %s is not known", in->opcode);
     }
-    op->run = run_nothing;
+    op->run = event ? run_nothing : ptx_has(in, "wait") ? run_grid_wait : run_grid_signal;
     op->flags = OP_OWN_POISON;
     return true;
 }

@@ -173,7 +173,7 @@ static void run_load(struct warp *warp, const struct op *op, uint32_t mask) {
     memory_addresses(warp, op, &access, op->a, form->narrow, op->imm, mask);
     if (form->strong) {
         warp->cta->cluster->polls += form->space == PTX_GLOBAL || form->space == SPACE_GENERIC;
-        order_read(warp, &access, form->order);
+        order_read(warp, op, &access, form->order);
     }
     memory_access(warp, op, &access);
     if (access.contiguous && form->element == form->widths[0] && form->count == 1) {
@@ -288,7 +288,7 @@ static void run_store(struct warp *warp, const struct op *op, uint32_t mask) {
         look_for_collisions(warp, op, &access);
     }
     if (form->strong) {
-        order_write(warp, &access, form->order);
+        order_write(warp, op, &access, form->order);
     }
 }
 

@@ -162,8 +162,7 @@ uint32_t op_id(const struct warp *warp, const struct op *op) {
                            : OP_ID_SHARED + (uint32_t)((id - OP_ID_SHARED) % OP_IDS_SHARED);
 }
 
-const struct op *op_of_id(const struct cluster *cluster, uint32_t id) {
-    const struct kernel *launched = cluster->launch->kernel;
+const struct op *op_of_launched(const struct kernel *launched, uint32_t id) {
     const struct op *found = NULL;
     uint64_t count = 0;
     for (uint32_t i = 0; id > 0 && i <= launched->module->kernel_count; i++) {
@@ -177,6 +176,10 @@ const struct op *op_of_id(const struct cluster *cluster, uint32_t id) {
         count += kernel->code_count;
     }
     return id >= OP_ID_SHARED && count > OP_ID_MAX ? NULL : found;
+}
+
+const struct op *op_of_id(const struct cluster *cluster, uint32_t id) {
+    return op_of_launched(cluster->launch->kernel, id);
 }
 
 struct warp *warp_of_slot(const struct cluster *cluster, uint32_t slot) {

@@ -14,7 +14,9 @@
  * barrier, all read" is how many kernels find their last CTA.
  *
  * Of other clusters a clock knows only whether anything was acquired from them: seen[outside], the
- * slot after those of the warps. What a cluster released to others is in `handed_on`.
+ * slot after those of the warps; and whether anything was read from them that decides a store:
+ * seen[taken]. What a cluster released to others is in `handed_on`; what it read before it published
+ * a value that depends on it, in `given`.
  *
  * Invariant: seen[s] of any clock is at most slots[s].released; so an access with the current stamp
  * is ordered before its own warp only.
@@ -53,6 +55,8 @@ struct cluster_race *race_of_cluster(struct cluster *cluster) {
         memory->slots[i].sync = memory->slots[i].floor = 1;
     }
     memory->outside = memory->warp_slots - 1;
+    memory->taken = memory->warp_slots - 2;
+    memory->waited = memory->warp_slots - 3;
     cluster->race = memory;
     return memory;
 }
@@ -199,6 +203,21 @@ void clock_proxy_fence(struct warp *warp) {
     time_next(memory);
 }
 
+void clock_grid_wait(struct warp *warp) {
+    if (warp->clock != NULL) {
+        struct cluster_race *memory = warp->clock->memory;
+        memory->waits = true;
+        warp->clock->seen[memory->waited] = 1;
+    }
+}
+
+void clock_grid_signal(struct warp *warp) {
+    if (warp->clock != NULL) {
+        struct cluster_race *memory = warp->clock->memory;
+        memory->signals_early |= warp->clock->seen[memory->waited] == 0;
+    }
+}
+
 /* ---- strong accesses ------------------------------------------------------------------------- */
 
 /* From here on the warp's relaxed writes release all that it did and acquired so far. */
@@ -237,7 +256,8 @@ static struct clock **clock_of_word(struct cluster_race *memory, uint64_t addres
     return &memory->words[hash / (UINT32_MAX / WORD_CLOCKS + 1)];
 }
 
-void order_read(struct warp *warp, const struct access *access, uint32_t order) {
+void order_read(struct warp *warp, const struct op *op, const struct access *access,
+                uint32_t order) {
     if (warp->clock == NULL || access->mask == 0) {
         return;
     }
@@ -247,6 +267,9 @@ void order_read(struct warp *warp, const struct access *access, uint32_t order) 
     if ((order & ORDER_WIDE) != 0 && is_outside(warp, access, first)) {
         memory->meets_others = true;
         slot->pending_outside = true;
+        if ((op->flags & OP_TAKES) != 0) {
+            warp->clock->seen[memory->taken] = 1; /* no fence: the data are the order */
+        }
     }
     uint64_t last = ~first;
     for (uint32_t rest = access->mask; rest != 0; rest &= rest - 1) {
@@ -276,12 +299,34 @@ static void hand_on(struct warp *warp) {
     }
 }
 
-void order_write(struct warp *warp, const struct access *access, uint32_t order) {
-    const bool releases = (order & ORDER_RELEASE) != 0;
-    if (warp->clock == NULL || access->good == 0 || (!releases && !warp->clock->memory->fenced)) {
+/* A write that what happened before may have decided. */
+static void give(struct warp *warp) {
+    struct cluster_race *memory = warp->clock->memory;
+    if (memory->given == NULL) {
+        memory->given = calloc(memory->slot_count, sizeof(memory->given[0]));
+    }
+    if (memory->given == NULL) {
         return;
     }
+    memory->meets_others = true;
+    join_stamps(memory->given, warp->clock->seen, memory->slot_count);
+    memory->given[warp->agent_index] = memory->time;
+    time_next(memory);
+}
+
+void order_write(struct warp *warp, const struct op *op, const struct access *access,
+                 uint32_t order) {
+    if (warp->clock == NULL || access->good == 0) {
+        return;
+    }
+    if ((op->flags & OP_GIVES) != 0) {
+        give(warp);
+    }
+    const bool releases = (order & ORDER_RELEASE) != 0;
     struct cluster_race *memory = warp->clock->memory;
+    if (!releases && !memory->fenced) {
+        return;
+    }
     if (releases) {
         publish(warp, (order & ORDER_WIDE) != 0);
     }

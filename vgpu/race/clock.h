@@ -31,6 +31,11 @@ void clock_fence(struct warp *warp, bool wide);
  * reverse. */
 void clock_proxy_fence(struct warp *warp);
 
+/* griddepcontrol: what the launches before did is ordered before what the warp does next; the next
+ * launch may begin. */
+void clock_grid_wait(struct warp *warp);
+void clock_grid_signal(struct warp *warp);
+
 /* An asynchronous operation. Its accesses are ordered after what its warp did before the issue, and
  * before nothing until it finishes into a clock that a warp acquires. */
 struct agent *agent_start(struct warp *warp, const struct op *op);
@@ -42,7 +47,9 @@ void agent_finish_for_warp(struct agent *agent, struct warp *warp);
  * .sys). */
 enum { ORDER_ACQUIRE = 1, ORDER_RELEASE = 2, ORDER_WIDE = 4 };
 /* Before a strong read by the lanes in `mask`; after a strong write by the lanes in `good`. */
-void order_read(struct warp *warp, const struct access *access, uint32_t order);
-void order_write(struct warp *warp, const struct access *access, uint32_t order);
+void order_read(struct warp *warp, const struct op *op, const struct access *access,
+                uint32_t order);
+void order_write(struct warp *warp, const struct op *op, const struct access *access,
+                 uint32_t order);
 
 #endif /* VGPU_RACE_CLOCK_H */

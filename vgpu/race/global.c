@@ -12,7 +12,9 @@
  * those of the clusters before it. A plain write conflicts with any access of another cluster,
  * unless synchronisation through memory may order the two: one side released its access afterwards
  * (a release, or a fence and a strong write), and the other acquired anything before its own
- * (clock.c). Accesses of a line that differ in that are kept apart, the older ones in `aside`.
+ * (clock.c). A plain read is also ordered before a plain write if its side published a value
+ * computed from it afterwards, and the other side computed the write from what it had read
+ * (exec/depends.c). Accesses of a line that differ in that are kept apart, the older ones in `aside`.
  * Releases are not matched with acquires: that misses wrong orders, but never reports a right one.
  *
  * Invariant: findings between clusters depend only on what each cluster did and on the order of
@@ -23,127 +25,9 @@
 #include <string.h>
 
 #include "machine/describe.h"
+#include "race/lines.h"
 #include "race/state.h"
 #include "report/finding.h"
-
-enum { LINE_BYTES = 128, LINES_MAX = 1 << 17, ALL_LINES_MAX = 1 << 19 };
-
-struct mask {
-    uint64_t low, high;
-};
-
-/* Who: op 15 bits, slot 10, strong 1, acquired before 1, handed on afterwards 1 (once known). */
-enum {
-    WHO_SLOT = 15,
-    WHO_STRONG = 1 << 25,
-    WHO_ACQUIRED = 1 << 26,
-    WHO_HANDED_ON = 1 << 27,
-    WHO_FLAGS = 26, /* the last two */
-    FLAG_SETS = 4
-};
-#define WHO_OP 0x7fffU
-static uint32_t who_slot(uint32_t who) {
-    return who >> WHO_SLOT & 0x3ff;
-}
-
-struct touched {
-    struct mask bytes;
-    uint32_t who;  /* the last one (in a launch: the first); 0: none */
-    uint32_t mark; /* its stamp (in a launch: the number of its cluster) */
-};
-
-struct last {
-    struct mask bytes;
-    uint32_t stamp, who;
-};
-
-enum { PLAIN_READ, PLAIN_WRITE, STRONG_READ, STRONG_WRITE, TOUCHES };
-
-struct line {
-    uint64_t key; /* address / LINE_BYTES (in aside and launches: * FLAG_SETS + flags); 0: empty */
-    struct touched touched[TOUCHES];
-    struct last writers[2]; /* of different warps, the last one first */
-    struct last reader;
-};
-
-struct line_table {
-    struct line *lines;
-    uint32_t capacity, count, most;
-    uint32_t flag_sets; /* in a launch: those that there are, a bit for each */
-    bool full;          /* some lines are not in it (in a launch: nor in those of a cluster) */
-};
-
-/* ---- tables ---------------------------------------------------------------------------------- */
-
-static void free_table(struct line_table *table) {
-    if (table != NULL) {
-        free(table->lines);
-        free(table);
-    }
-}
-
-static struct line_table *table_make(uint32_t most) {
-    struct line_table *table = calloc(1, sizeof(*table));
-    if (table == NULL) {
-        return NULL;
-    }
-    table->capacity = 256;
-    table->most = most;
-    table->lines = calloc(table->capacity, sizeof(*table->lines));
-    if (table->lines == NULL) {
-        free(table);
-        return NULL;
-    }
-    return table;
-}
-
-static struct line *probe(const struct line_table *table, uint64_t key) {
-    uint32_t at = (uint32_t)(key * 0x9e3779b97f4a7c15ULL >> 32) & (table->capacity - 1);
-    while (table->lines[at].key != 0 && table->lines[at].key != key) {
-        at = (at + 1) & (table->capacity - 1);
-    }
-    return &table->lines[at];
-}
-
-static bool table_grow(struct line_table *table) {
-    const struct line_table old = *table;
-    struct line *lines = calloc((size_t)old.capacity * 2, sizeof(*lines));
-    if (lines == NULL) {
-        return false;
-    }
-    table->lines = lines;
-    table->capacity = old.capacity * 2;
-    for (uint32_t i = 0; i < old.capacity; i++) {
-        if (old.lines[i].key != 0) {
-            *probe(table, old.lines[i].key) = old.lines[i];
-        }
-    }
-    free(old.lines);
-    return true;
-}
-
-/* The line, new if need be; NULL: there are too many. */
-static struct line *table_line(struct line_table *table, uint64_t key) {
-    struct line *line = probe(table, key);
-    if (line->key != 0) {
-        return line;
-    }
-    if (table->count >= table->most) {
-        table->full = true;
-        return NULL;
-    }
-    if (2 * (table->count + 1) > table->capacity) {
-        if (!table_grow(table)) {
-            table->most = table->count;
-            table->full = true;
-            return NULL;
-        }
-        line = probe(table, key);
-    }
-    line->key = key;
-    table->count++;
-    return line;
-}
 
 /* ---- one access ------------------------------------------------------------------------------ */
 
@@ -160,15 +44,11 @@ static struct mask mask_of(uint32_t first, uint32_t bytes) {
     return mask;
 }
 
-static bool overlap(struct mask a, struct mask b) {
-    return ((a.low & b.low) | (a.high & b.high)) != 0;
-}
-
 static struct mask both(struct mask a, struct mask b) {
     return (struct mask){a.low | b.low, a.high | b.high};
 }
 
-enum { HIT_RACE, HIT_SAME_VALUE };
+enum { HIT_RACE, HIT_SAME_VALUE, HIT_PAST };
 struct line_hit {
     uint64_t key;        /* of the first line that was hit: the table may grow under a pointer */
     uint32_t who, lanes; /* lanes 0: none */
@@ -180,11 +60,13 @@ struct toucher {
     struct cluster_race *memory;
     int what; /* PLAIN_WRITE ... */
     bool writes, strong, engine;
+    bool early; /* launches before may still run */
     uint32_t who, stamp;
     const struct access *access; /* NULL: a block */
     uint32_t changed;            /* op->changes, once it was called */
     bool compared;
-    struct line_hit hits[2]; /* by HIT_RACE, HIT_SAME_VALUE */
+    struct line_hit hits[3]; /* by HIT_RACE ... */
+    struct past_hit past;    /* of HIT_PAST */
 };
 
 static bool toucher_begin(struct toucher *toucher, struct warp *warp, const struct op *op,
@@ -205,9 +87,17 @@ static bool toucher_begin(struct toucher *toucher, struct warp *warp, const stru
     toucher->strong = strong || kind == ACCESS_ATOMIC;
     toucher->what = (toucher->strong && !narrow ? STRONG_READ : PLAIN_READ) + toucher->writes;
     toucher->stamp = memory->time;
+    toucher->early =
+        memory->cluster->launch->past != NULL && warp->clock->seen[memory->waited] == 0;
     toucher->who = op_id(warp, op) | warp->agent_index << WHO_SLOT |
                    (toucher->strong ? (uint32_t)WHO_STRONG : 0) |
                    (warp->clock->seen[memory->outside] != 0 ? (uint32_t)WHO_ACQUIRED : 0);
+    if (toucher->what == PLAIN_WRITE && (op->flags & OP_TAKES) != 0 &&
+        warp->clock->seen[memory->taken] != 0) {
+        toucher->who |= WHO_TAKES;
+    } else if (toucher->what == PLAIN_READ && (op->flags & OP_GIVES) != 0) {
+        toucher->who |= WHO_GIVES;
+    }
     return memory->lines != NULL;
 }
 
@@ -265,6 +155,11 @@ static bool is_handed_on(const struct cluster_race *memory, const struct touched
     return memory->handed_on != NULL && touched->mark <= memory->handed_on[who_slot(touched->who)];
 }
 
+static bool is_given(const struct cluster_race *memory, const struct touched *touched) {
+    return (touched->who & WHO_GIVES) != 0 && memory->given != NULL &&
+           touched->mark <= memory->given[who_slot(touched->who)];
+}
+
 /* Adds to what is known of a line; the mark and who of the first stay if `first`. */
 static void add_touched(struct touched *into, const struct touched *from, bool first) {
     into->bytes = both(into->bytes, from->bytes);
@@ -280,8 +175,11 @@ static void put_aside(struct cluster_race *memory, uint64_t key, int what,
     if (memory->aside == NULL) {
         memory->aside = table_make(LINES_MAX);
     }
-    const uint32_t handed_on = is_handed_on(memory, touched) ? 2 : 0;
-    const uint64_t flags = handed_on | ((touched->who & WHO_ACQUIRED) != 0 ? 1U : 0U);
+    if (!is_given(memory, touched)) {
+        touched->who &= ~(uint32_t)WHO_GIVES; /* what is put aside together must be alike */
+    }
+    const uint64_t flags =
+        (touched->who | (is_handed_on(memory, touched) ? WHO_HANDED_ON : 0U)) >> WHO_FLAGS;
     struct line *line =
         memory->aside != NULL ? table_line(memory->aside, key * FLAG_SETS + flags) : NULL;
     if (line != NULL) {
@@ -290,15 +188,33 @@ static void put_aside(struct cluster_race *memory, uint64_t key, int what,
     *touched = (struct touched){.who = 0};
 }
 
+/* In what they are ordered with, as far as it is known. */
+static bool differ(uint32_t a, uint32_t b) {
+    return ((a ^ b) & (WHO_ACQUIRED | WHO_TAKES | WHO_GIVES | WHO_SAME)) != 0;
+}
+
+static void look_at_past(struct toucher *toucher, uint64_t key, struct mask bytes, uint32_t lanes) {
+    struct line_hit *hit = &toucher->hits[HIT_PAST];
+    const struct race_past *past = toucher->memory->cluster->launch->past;
+    if (hit->lanes == 0 &&
+        race_past_look(past, key, bytes, toucher->writes, toucher->strong, &toucher->past)) {
+        *hit = (struct line_hit){.key = key, .lanes = lanes};
+    }
+}
+
 static void touch(struct toucher *toucher, uint64_t key, struct mask bytes, uint32_t lanes) {
+    if (toucher->early) {
+        look_at_past(toucher, key, bytes, lanes);
+    }
     struct line *line = table_line(toucher->memory->lines, key);
     if (line == NULL) {
         return;
     }
     struct touched *touched = &line->touched[toucher->what];
-    if (toucher->memory->meets_others && touched->who != 0 &&
-        (((touched->who ^ toucher->who) & WHO_ACQUIRED) != 0 ||
-         is_handed_on(toucher->memory, touched))) {
+    if (touched->who != 0 &&
+        (differ(touched->who, toucher->who) ||
+         (toucher->memory->meets_others &&
+          (is_handed_on(toucher->memory, touched) || is_given(toucher->memory, touched))))) {
         put_aside(toucher->memory, key, toucher->what, touched);
     }
     touched->bytes = both(touched->bytes, bytes);
@@ -356,6 +272,11 @@ static void toucher_end(const struct toucher *toucher) {
             report_race(toucher, KINDS[i], &toucher->hits[i]);
         }
     }
+    const struct line_hit *past = &toucher->hits[HIT_PAST];
+    if (past->lanes != 0) {
+        race_past_report(toucher->warp, toucher->op, past->key, toucher->writes, past->lanes,
+                         &toucher->past);
+    }
 }
 
 void race_global_access(struct warp *warp, const struct op *op, const struct access *access) {
@@ -366,6 +287,10 @@ void race_global_access(struct warp *warp, const struct op *op, const struct acc
     toucher.access = access;
     toucher.engine = access->agent != NULL || access->kind == ACCESS_ISSUE_WRITE ||
                      access->kind == ACCESS_ISSUE_READ;
+    if (toucher.what == PLAIN_WRITE && (op->flags & OP_GIVES) != 0 && !toucher.engine &&
+        changed_lanes(warp, op, access) == 0) {
+        toucher.who |= WHO_SAME;
+    }
     const uint32_t bytes = access->element * access->count;
     if (access->contiguous) {
         touch_range(&toucher, access->address[0], (uint64_t)bytes * LANES, ALL_LANES);
@@ -404,18 +329,23 @@ void race_global_block(struct warp *warp, const struct op *op, uint64_t address,
     if (toucher_begin(&toucher, warp, op, kind, false, false)) {
         toucher.engine = true;
         touch_range(&toucher, address, bytes, warp->active);
+        toucher_end(&toucher);
     }
 }
 
 /* ---- between clusters ------------------------------------------------------------------------ */
 
-static bool may_be_ordered(uint32_t a, uint32_t b) {
+static bool comes_before(uint32_t a, uint32_t b) {
     return ((a & WHO_HANDED_ON) != 0 && (b & WHO_ACQUIRED) != 0) ||
-           ((b & WHO_HANDED_ON) != 0 && (a & WHO_ACQUIRED) != 0);
+           ((a & WHO_GIVES) != 0 && (b & WHO_TAKES) != 0);
 }
 
-static void report_conflict(struct cluster *cluster, uint64_t key, int mine, int theirs,
-                            const struct touched *other, uint32_t who) {
+static bool may_be_ordered(uint32_t a, uint32_t b) {
+    return comes_before(a, b) || comes_before(b, a);
+}
+
+static void report_conflict(struct cluster *cluster, enum finding_kind kind, uint64_t key, int mine,
+                            int theirs, const struct touched *other, uint32_t who) {
     static const char *const WORDS[TOUCHES] = {"read", "write", "volatile or atomic read",
                                                "volatile or atomic write"};
     const struct cluster_race *memory = cluster->race;
@@ -431,10 +361,14 @@ static void report_conflict(struct cluster *cluster, uint64_t key, int mine, int
                                           .other = op_of_id(cluster, other->who & WHO_OP)};
     char where[128];
     describe_address(&warp, PTX_GLOBAL, detail.address, where, sizeof(where));
-    report(&warp, op_of_id(cluster, who & WHO_OP), FINDING_RACE_GLOBAL, ALL_LANES, &detail,
-           "this %s in the 128 bytes at %s and a %s by %s %u of the same bytes are not ordered",
+    report(&warp, op_of_id(cluster, who & WHO_OP), kind, ALL_LANES, &detail,
+           "this %s in the 128 bytes at %s and a %s by %s %u of the same bytes are not ordered%s",
            WORDS[mine], where, WORDS[theirs], cluster->cta_count > 1 ? "cluster" : "CTA",
-           other->mark);
+           other->mark, kind == FINDING_RACE_SAME_VALUE ? "; the write left what was there" : "");
+}
+
+static bool changes_nothing(int what, const struct touched *touched) {
+    return what == PLAIN_READ || what == STRONG_READ || (touched->who & WHO_SAME) != 0;
 }
 
 static void compare_lines(struct cluster *cluster, uint64_t key, const struct line *mine,
@@ -449,7 +383,10 @@ static void compare_lines(struct cluster *cluster, uint64_t key, const struct li
         const struct touched *a = &mine->touched[PAIRS[i].mine];
         const struct touched *b = &theirs->touched[PAIRS[i].theirs];
         if (overlap(a->bytes, b->bytes) && !may_be_ordered(a->who, b->who)) {
-            report_conflict(cluster, key, PAIRS[i].mine, PAIRS[i].theirs, b, a->who);
+            const bool same =
+                changes_nothing(PAIRS[i].mine, a) && changes_nothing(PAIRS[i].theirs, b);
+            report_conflict(cluster, same ? FINDING_RACE_SAME_VALUE : FINDING_RACE_GLOBAL, key,
+                            PAIRS[i].mine, PAIRS[i].theirs, b, a->who);
             return;
         }
     }
@@ -465,6 +402,9 @@ static void compare_line(struct launch *launch, struct cluster *cluster, uint64_
         const bool hands_on = i == STRONG_WRITE && memory->handed_on != NULL; /* itself */
         if (touched->who != 0 && (hands_on || is_handed_on(memory, touched))) {
             touched->who |= (uint32_t)WHO_HANDED_ON;
+        }
+        if (!is_given(memory, touched)) {
+            touched->who &= ~(uint32_t)WHO_GIVES;
         }
     }
     for (uint32_t sets = lines->flag_sets; sets != 0; sets &= sets - 1) {
@@ -530,6 +470,7 @@ static void free_cluster(struct cluster *cluster) {
     free_table(memory->lines);
     free_table(memory->aside);
     free(memory->wide);
+    free(memory->given);
     free(memory->slots);
     free(memory->places);
     free(memory);
@@ -541,6 +482,8 @@ void race_merge_cluster(struct launch *launch, struct cluster *cluster) {
     if (memory == NULL) {
         return;
     }
+    launch->waits |= memory->waits;
+    launch->signals_early |= memory->signals_early;
     if (launch->lines == NULL) {
         launch->lines = table_make(ALL_LINES_MAX);
     }
@@ -566,6 +509,8 @@ void race_note_unchecked(const struct launch *launch) {
 }
 
 void race_end_launch(struct launch *launch) {
-    free_table(launch->lines);
-    launch->lines = NULL;
+    if (!launch->keeps_lines) {
+        free_table(launch->lines);
+        launch->lines = NULL;
+    }
 }

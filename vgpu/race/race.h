@@ -5,7 +5,8 @@
  *   clock.c   vector clocks, agents, memory order
  *   shared.c  shared memory: race_begin, race_range or race_lanes, race_end
  *   cells.c   its shadow memory
- *   global.c  global memory by line, within a cluster and between clusters
+ *   global.c  global memory by line, within a cluster and between clusters;  lines.c  its tables
+ *   programmatic.c  global memory of launches that overlap
  */
 #ifndef VGPU_RACE_RACE_H
 #define VGPU_RACE_RACE_H
@@ -74,5 +75,12 @@ void race_merge_cluster(struct launch *launch, struct cluster *cluster);
 void race_note_unchecked(
     const struct launch *launch); /* a note if some accesses were not checked */
 void race_end_launch(struct launch *launch);
+
+/* ---- programmatic dependent launch ----------------------------------------------------------- */
+
+/* What the launch leaves for the next one of its stream, with what is left of launch->past; takes
+ * both and launch->lines. NULL: no memory. */
+struct race_past *race_past_take(struct launch *launch);
+void race_past_free(struct race_past *past); /* with those before it; NULL: nothing */
 
 #endif /* VGPU_RACE_RACE_H */

@@ -42,10 +42,14 @@ struct cluster_race {
     struct clock *words[WORD_CLOCKS]; /* of strong accesses, by address; NULL: no release */
     struct line_table *lines, *aside; /* global.c */
     uint32_t outside;                 /* the slot of all other clusters */
-    bool fenced;                      /* a warp executed a fence or a release */
-    bool meets_others;                /* ... or strong accesses to global memory, */
+    uint32_t taken;  /* the slot of what was read from them and decides a store (OP_TAKES) */
+    uint32_t waited; /* the slot of the launches before: griddepcontrol.wait */
+    bool waits, signals_early;  /* as in struct launch */
+    bool fenced;                /* a warp executed a fence or a release */
+    bool meets_others;          /* ... or strong accesses to global memory, */
     uint32_t *wide, *handed_on; /* by slot: the last stamp before a fence of scope gpu, and the last
                                    that a strong write released to other clusters; NULL */
+    uint32_t *given;            /* ... before a strong write that it may decide (OP_GIVES); NULL */
     struct agent *agents;       /* pending */
     const struct kernel *id_kernel; /* of op_id's last result */
     uint32_t id_base;
@@ -110,6 +114,7 @@ bool make_reader(struct race_cells *cells, uint32_t slot);
 /* Ids of ops in shadow memory: 15 bits, never 0. NULL: no op, or several have the id. */
 uint32_t op_id(const struct warp *warp, const struct op *op);
 const struct op *op_of_id(const struct cluster *cluster, uint32_t id);
+const struct op *op_of_launched(const struct kernel *launched, uint32_t id);
 struct warp *warp_of_slot(const struct cluster *cluster, uint32_t slot);
 
 /* Lanes of a store that change memory (op->changes). */

@@ -39,6 +39,9 @@ static const struct {
                            "lanes of a warp share memory without __syncwarp"},
     [FINDING_RACE_GLOBAL] = {"race-global", VGPU_ERROR,
                              "two accesses to global memory that nothing orders"},
+    [FINDING_RACE_PDL] = {"race-pdl", VGPU_ERROR,
+                          "an access to global memory before griddepcontrol.wait that is not "
+                          "ordered with one of an earlier kernel"},
     [FINDING_PROXY_FENCE] = {"proxy-fence", VGPU_ERROR,
                              "an engine reads what was written without fence.proxy.async"},
     [FINDING_ASYNC_READ_EARLY] = {"async-read-early", VGPU_ERROR,
@@ -301,7 +304,10 @@ static void describe(vgpu_finding *shown, const struct warp *warp, const struct 
     shown->address = detail->address;
     shown->bytes = detail->bytes;
     if (detail->other != NULL) {
-        place_of(ptx, detail->other->in, &shown->other, shown->other_inner, shown->other_callers);
+        const struct kernel *kernel =
+            detail->other_kernel != NULL ? detail->other_kernel : cta->launch->kernel;
+        place_of(kernel->module->ptx, detail->other->in, &shown->other, shown->other_inner,
+                 shown->other_callers);
         shown->other_warp =
             detail->other_warp != NULL ? detail->other_warp->index : detail->other_warp_index;
     }

@@ -21,6 +21,7 @@ enum finding_kind {
     FINDING_RACE_SAME_VALUE /* warning: both store what is there already */,
     FINDING_RACE_WARP /* warning: lanes of one warp without __syncwarp */,
     FINDING_RACE_GLOBAL,
+    FINDING_RACE_PDL /* with an earlier launch, before griddepcontrol.wait */,
     FINDING_PROXY_FENCE,
     FINDING_ASYNC_READ_EARLY /* read before completion */,
     FINDING_ASYNC_OVERWRITE /* written while an engine reads or writes it */,
@@ -66,7 +67,8 @@ struct finding_detail {
     uint32_t bytes;
     const struct op *other; /* the other access of a race */
     const struct warp *other_warp;
-    uint32_t other_warp_index; /* where other_warp is NULL */
+    uint32_t other_warp_index;         /* where other_warp is NULL */
+    const struct kernel *other_kernel; /* the launched one that has `other`; NULL: this one */
 };
 
 /* Reports at the op for these lanes; the sentence says what happened there. detail may be NULL. */

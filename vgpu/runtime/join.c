@@ -4,9 +4,9 @@
  * .extern in one module finds its definition in another.
  *
  * The names that a module keeps to itself (without .visible, .weak, .extern or .common; labels) get
- * the number of the module as a suffix, and an offset is added to its numbers of source files. Of
- * several .weak definitions of a name (an inline function) the first is kept; a name that is
- * otherwise defined twice is an error.
+ * the number of the module as a suffix, and an offset is added to its numbers of source files. As
+ * nvlink has it, of several .weak definitions of a name (an inline function) the first is kept, one
+ * that is not .weak replaces them, and two of those are an error.
  *
  * Invariant: kernels and names that nvcc made unique keep their names: the host knows them.
  */
@@ -266,6 +266,34 @@ static void add_module(struct join *join) {
     }
 }
 
+static bool is_strong(const struct name *name) {
+    return name != NULL && name->linkage == STRONG && name->defined;
+}
+
+/* The text so far; what it defines weakly and the module otherwise becomes a declaration. */
+static void copy_before(const struct join *join, const char *all) {
+    int depth = 0;
+    for (const char *at = all; *at != '\0';) {
+        size_t length = 0;
+        const bool weak = depth == 0 && (is(at, ".weak") || is(at, ".common"));
+        const char *name = weak ? defined_name(at, &length) : NULL;
+        if (name != NULL && is_strong(find(join->own, name, length))) {
+            const char *end = statement_end(at), *word = at + token_length(at);
+            const char *value = word + strcspn(word, "{=;");
+            const bool entry = strncmp(skip_blank(word), ".entry", strlen(".entry")) == 0;
+            if (!entry) { /* nothing calls one */
+                fprintf(join->out, ".extern%.*s;\n", (int)(value - word), word);
+            }
+            at = end;
+            continue;
+        }
+        depth += *at == '{' ? 1 : *at == '}' ? -1 : 0;
+        length = token_length(at);
+        fwrite(at, 1, length, join->out);
+        at += length;
+    }
+}
+
 /* The text so far with the module as number `module`; NULL: why in `why`. */
 static char *join_as(int module, const char *all, const char *text, char *why, size_t why_size) {
     struct names before = {0}, own = {0};
@@ -279,7 +307,7 @@ static char *join_as(int module, const char *all, const char *text, char *why, s
     for (size_t i = 0; join.out != NULL && i < own.count; i++) {
         const struct name *name = &own.list[i];
         const struct name *other = find(&before, name->at, name->length);
-        if (name->linkage == STRONG && name->defined && other != NULL && other->defined) {
+        if (is_strong(name) && is_strong(other)) {
             snprintf(why, why_size, "'%.*s' is defined in more than one module", (int)name->length,
                      name->at);
             fclose(join.out);
@@ -289,7 +317,7 @@ static char *join_as(int module, const char *all, const char *text, char *why, s
         }
     }
     if (join.out != NULL) {
-        fputs(all, join.out);
+        copy_before(&join, all);
         if (module > 0) {
             fprintf(join.out, "\n// module %d\n", module);
         }

@@ -32,6 +32,10 @@ struct scramble {
     __host__ __device__ int operator()(int x) const { return x * 7919 % 1000; }
 };
 
+struct fives {
+    __host__ __device__ int operator()(int x) const { return x / 5; }
+};
+
 /* CUB's first call returns how much memory it needs; the second one runs. */
 template <typename F> static bool run(F function) {
     void *memory = nullptr;
@@ -97,5 +101,15 @@ int main() {
     const auto end = thrust::unique_copy(keys.begin(), keys.end(), once.begin());
     thrust::inclusive_scan(once.begin(), end, once.begin());
     expect(end - once.begin() == 1000 && once[999] == 999 * 500, "unique");
+
+    thrust::device_vector<int> again(N);
+    thrust::transform(values.begin(), values.end(), again.begin(), fives());
+    thrust::sort(again.begin(), again.end());
+    again.erase(thrust::unique(again.begin(), again.end()), again.end());
+    right = again.size() == N / 5;
+    for (int i = 0; i < N / 5; i++) {
+        right = right && again[i] == i;
+    }
+    expect(right, "unique in place");
     return failures > 0;
 }

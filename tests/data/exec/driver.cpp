@@ -199,6 +199,59 @@ static void links() {
     printf("ok links\n");
 }
 
+/* What k of the linked texts says: value() + table[1]. */
+static int linked(const char *const *texts, int count) {
+    CUlinkState state;
+    CUmodule module;
+    void *image = NULL;
+    size_t bytes = 0;
+    CALL(cuLinkCreate(0, NULL, NULL, &state));
+    for (int i = 0; i < count; i++) {
+        CALL(cuLinkAddData(state, CU_JIT_INPUT_PTX, (void *)texts[i], strlen(texts[i]) + 1, "part", 0,
+                           NULL, NULL));
+    }
+    CALL(cuLinkComplete(state, &image, &bytes));
+    CALL(cuModuleLoadData(&module, image));
+    CALL(cuLinkDestroy(state));
+    CUdeviceptr out;
+    int seen = 0;
+    CALL(cuMemAlloc(&out, sizeof seen));
+    void *arguments[] = {&out};
+    CALL(cuLaunchKernel(function_of(module, "k"), 1, 1, 1, 1, 1, 1, 0, 0, arguments, NULL));
+    CALL(cuMemcpyDtoH(&seen, out, sizeof seen));
+    CALL(cuMemFree(out));
+    CALL(cuModuleUnload(module));
+    return seen;
+}
+
+/* nvlink keeps the first of several weak definitions, and replaces them by one that is not weak. */
+static void weak_links() {
+#define HEAD ".version 8.0\n.target sm_80\n.address_size 64\n"
+#define VALUE(linkage, number)                                                                     \
+    linkage " .func (.param .b32 r) value() {\n"                                                   \
+            ".reg .b32 %r<2>; mov.u32 %r1, " number "; st.param.b32 [r], %r1; ret; }\n"            \
+    linkage " .global .align 4 .u32 table[2] = {1, " number "};\n"                                 \
+    linkage " .entry same(.param .u64 p) { ret; }\n"
+    static const char K[] = HEAD
+        ".extern .func (.param .b32 r) value();\n.extern .global .align 4 .u32 table[2];\n"
+        ".visible .entry k(.param .u64 p) {\n"
+        ".reg .b64 %d<2>; .reg .b32 %r<3>; .param .b32 q; ld.param.u64 %d1, [p];\n"
+        "call.uni (q), value, (); ld.param.b32 %r1, [q]; ld.global.u32 %r2, [table+4];\n"
+        "add.u32 %r1, %r1, %r2; st.global.u32 [%d1], %r1; ret; }\n";
+    static const char WEAK[] = HEAD VALUE(".weak", "17"), OTHER[] = HEAD VALUE(".weak", "34");
+    static const char STRONG[] = HEAD VALUE(".visible", "51");
+    static const struct {
+        const char *texts[4];
+        int said;
+    } LINKS[] = {{{WEAK, STRONG, K}, 102}, {{STRONG, WEAK, K}, 102}, {{K, WEAK, STRONG}, 102},
+                 {{WEAK, K, STRONG}, 102}, {{WEAK, OTHER, K}, 34},   {{OTHER, K, WEAK}, 68},
+                 {{WEAK, OTHER, STRONG, K}, 102}};
+    for (size_t i = 0; i < sizeof LINKS / sizeof LINKS[0]; i++) {
+        EXPECT(linked(LINKS[i].texts, LINKS[i].texts[3] != NULL ? 4 : 3) == LINKS[i].said);
+    }
+    printf("ok weak\n");
+}
+
 /* What is answered with an error and a sentence on stderr. */
 static void refused() {
     static const char TWICE[] = ".version 8.0\n.target sm_80\n.address_size 64\n"
@@ -296,6 +349,7 @@ int main(int argc, char **argv) {
     fills();
     textures(module);
     links();
+    weak_links();
     CALL(cuModuleUnload(module));
     CALL(cuCtxDestroy(context));
     return failures > 0;

@@ -63,6 +63,14 @@
  * @run 31 counters --grid 3 --block 64 --arg buf:i32:4:zero --arg buf:i32:3:uninit
  * @fault 30 race         a counter in global memory is read while other warps add to it
  * @fault 31 race-global  a counter of all blocks is read by an ordinary load
+ * @run 32 compact --grid 5 --block 64 --arg buf:i32:320:iota --arg buf:i32:5:zero
+ * @run 33 compact --grid 5 --block 64 --arg buf:i32:320:iota --arg buf:i32:5:zero
+ * @run 34 compact --grid 5 --block 64 --arg buf:i32:320:iota --arg buf:i32:5:zero
+ * @run 35 compact --grid 5 --block 64 --arg buf:i32:320:iota --arg buf:i32:5:zero
+ * @fault 32 race-global  in place, by data alone: the state is published before the block has read
+ * @fault 33 race-global  ... the state does not depend on what was read
+ * @fault 34 race-global  ... where is written does not depend on the state before
+ * @fault 35 race-global  ... an element is read after the state was published
  */
 #ifndef FAULT
 #define FAULT 0
@@ -267,6 +275,53 @@ extern "C" __global__ void look_back_old(const float *in, volatile int *state, f
     __threadfence();
 #endif
     state[blockIdx.x] = 1;
+}
+
+/* Keeps each third element, in place. No fence: a block cannot know where to write before all blocks
+ * before it have read what their counts depend on. */
+extern "C" __global__ void compact(int *x, int *state) {
+    __shared__ int counts[2], before;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int mine = x[blockIdx.x * blockDim.x + threadIdx.x]; /* @32 @33 @34 */
+    const bool kept = mine % 3 == 0;
+    const unsigned votes = __ballot_sync(~0u, kept);
+    if (lane == 0) {
+        counts[warp] = __popc(votes);
+    }
+#if FAULT != 32
+    __syncthreads();
+#endif
+    if (threadIdx.x == 0) {
+        int sum = 0;
+        while (blockIdx.x > 0 && sum == 0) {
+            asm volatile("ld.relaxed.gpu.b32 %0, [%1];"
+                         : "=r"(sum) : "l"(state + blockIdx.x - 1) : "memory");
+        }
+#if FAULT == 34
+        before = blockIdx.x * 16;
+#else
+        before = sum > 0 ? sum - 1 : 0;
+#endif
+#if FAULT == 32
+        sum = (blockIdx.x + 1) * 21 + (votes & 1);
+#elif FAULT == 33
+        sum = (blockIdx.x + 1) * 21;
+#else
+        sum = before + counts[0] + counts[1] + 1;
+#endif
+        asm volatile("st.relaxed.gpu.b32 [%0], %1;"
+                     ::"l"(state + blockIdx.x), "r"(sum) : "memory");
+#if FAULT == 35
+        if (blockIdx.x > 0) {
+            before += x[blockIdx.x * blockDim.x - 1] & 1; /* @35 */
+        }
+#endif
+    }
+    __syncthreads();
+    if (kept) {
+        const int rank = __popc(votes & ((1u << lane) - 1)) + (warp > 0 ? counts[0] : 0);
+        x[before + rank] = mine; /* @32 @33 @34 @35 */
+    }
 }
 
 __device__ void meet(unsigned *arrived, unsigned round) {
