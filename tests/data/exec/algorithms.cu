@@ -113,7 +113,7 @@ int main() {
     }
     expect(right, "unique in place");
 
-    const int many = 1 << 18; /* so many tiles that CTAs look back while others publish */
+    const int many = 1 << 20; /* so many tiles that CTAs look back while others publish */
     thrust::device_vector<int> places_of(many), ones(many, 1), names(many), sums(many);
     thrust::sequence(places_of.begin(), places_of.end());
     thrust::transform(places_of.begin(), places_of.end(), places_of.begin(), fives());
