@@ -121,7 +121,8 @@ for part in groups pipeline barrier; do
 done
 "$attest" nvcc -std=c++17 -o algorithms algorithms.cu 2>/dev/null
 accepts "algorithms" exec ./algorithms
-for part in sum scan "radix sort" select histogram "sort by key" unique "unique in place"; do
+for part in sum scan "radix sort" select histogram "sort by key" unique "unique in place" \
+    "reduce by key"; do
     says "algorithms: $part" "ok $part"
 done
 

@@ -147,8 +147,8 @@ void driver_leave(int *entered);
 /* The process's GPU, opened if it was not yet; NULL: stderr says why. The lock is held. */
 vgpu *driver_gpu(void);
 
-/* What most calls need: cuInit, a current context, no fault. And, of calls that wait for the GPU: no
- * capture in this thread. */
+/* What most calls need: cuInit, a current context, no fault. And, of calls that wait for the GPU:
+ * no capture in this thread. */
 int driver_current(void);
 int driver_ready(void);
 

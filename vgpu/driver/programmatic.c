@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * programmatic.c - see driver.h: which launches a programmatic one may overlap: those before it in its
- * stream, with nothing between that waits for them. race/programmatic.c compares them.
+ * programmatic.c - see driver.h: which launches a programmatic one may overlap: those before it in
+ * its stream, with nothing between that waits for them. race/programmatic.c compares them.
  *
  * What launches leave is kept only once a module with griddepcontrol was loaded, or a programmatic
  * launch was made. From then on no result of a launch is reused (repeat.c).

@@ -8,7 +8,8 @@
  * Marks, in functions that have all of them: plain loads whose value reaches a value that a strong
  * write publishes, and these writes (OP_GIVES); strong reads whose value reaches a plain store, and
  * these stores (OP_TAKES). Compaction may also store elements where they are: all plain stores of
- * these functions are compared with what is there (OP_GIVES). A generic address may be one of global memory.
+ * these functions are compared with what is there (OP_GIVES). A generic address
+ * may be one of global memory.
  *
  * Invariant: a dependence through registers that is not there is not seen. What is loaded from
  * shared or local memory counts as computed from all that is stored there.

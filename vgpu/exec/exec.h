@@ -65,8 +65,8 @@ bool cluster_run(struct cluster *cluster, uint64_t steps);
 /* What is left unfinished is reported; CTAs go, findings and counts stay. */
 void cluster_end(struct resident *resident);
 void cluster_free(struct resident *resident);
-/* What a launch that was run with keeps_lines leaves for one that may overlap it: race_past_take and
- * race_past_free (race/race.h). */
+/* What a launch that was run with keeps_lines leaves for one that may overlap it: race_past_take
+ * and race_past_free (race/race.h). */
 struct race_past *launch_leave(struct launch *launch);
 void launch_forget(struct race_past *past);
 

@@ -43,8 +43,8 @@ enum {
     OP_TENSOR = 8,     /* an MMA; counted */
     OP_SEEDS_CAS = 16, /* a load that exec/seeds.c marked: counts as relaxed */
     OP_VOLATILE = 32,  /* a volatile access that may be one of shared memory */
-    OP_GIVES = 64,     /* exec/depends.c: a plain load whose value reaches a strong write, and the
-                              write; a plain store where there are such, compared with what is there */
+    OP_GIVES = 64,     /* exec/depends.c: a plain load whose value reaches a strong write, and
+                          the write; a plain store in such functions: it is compared */
     OP_TAKES = 128,    /* a strong read whose value reaches a plain store, and the store */
     OP_MIX_SHIFT = 8   /* bits above: enum mix_family of the instruction (report/perf.h) */
 };

@@ -52,8 +52,8 @@ struct cta {
 };
 
 enum { RECENT_ALLOCATIONS = 64 };
-/* Slots of a cluster's vector clocks besides those of its warps: what it knows of other clusters and
- * launches. */
+/* Slots of a cluster's vector clocks besides those of its warps: what it knows of other clusters
+ * and launches. */
 enum { CLOCK_SLOTS_OUTSIDE = 3 };
 
 struct cluster {

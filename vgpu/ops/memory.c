@@ -9,6 +9,7 @@
  * Invariant: memory is accessed only for lanes in `good` of memory_access. A refused lane loads a
  * zero that counts as initialised: its consequences are not reported again.
  */
+#include <pthread.h>
 #include <string.h>
 
 #include "machine/describe.h"
@@ -133,6 +134,22 @@ static void store_words(struct warp *warp, const struct transfer_form *form, uns
     }
 }
 
+/* Strong vectors move as a whole, though PTX does not say so: GPUs access up to 16 bytes at once,
+ * and CUB's scans read a state and a value in this way while another CTA writes them. */
+static pthread_mutex_t vectors = PTHREAD_MUTEX_INITIALIZER;
+
+static void vector_begin(const struct transfer_form *form) {
+    if (form->strong && form->count > 1) {
+        pthread_mutex_lock(&vectors);
+    }
+}
+
+static void vector_end(const struct transfer_form *form) {
+    if (form->strong && form->count > 1) {
+        pthread_mutex_unlock(&vectors);
+    }
+}
+
 /* ---- ld, st ---------------------------------------------------------------------------------- */
 
 static void begin(struct access *access, const struct transfer_form *form, enum access_kind kind) {
@@ -176,6 +193,7 @@ static void run_load(struct warp *warp, const struct op *op, uint32_t mask) {
         order_read(warp, op, &access, form->order);
     }
     memory_access(warp, op, &access);
+    vector_begin(form);
     if (access.contiguous && form->element == form->widths[0] && form->count == 1) {
         memcpy(warp->rows + form->rows[0], access.host[0], (size_t)form->element * LANES);
     } else if (access.contiguous && form->words) {
@@ -187,6 +205,7 @@ static void run_load(struct warp *warp, const struct op *op, uint32_t mask) {
             form->moves[i](warp->rows + form->rows[i], access.host, i * form->element, access.good);
         }
     }
+    vector_end(form);
     const uint32_t refused = mask & ~access.good;
     for (uint32_t i = 0; i < form->count; i++) {
         FOR_LANES(lane, refused) {
@@ -275,6 +294,7 @@ static void run_store(struct warp *warp, const struct op *op, uint32_t mask) {
         __sync_synchronize(); /* of the host: what was written before is seen before */
     }
     memory_access(warp, op, &access);
+    vector_begin(form);
     if (access.contiguous && form->element == form->widths[0] && form->count == 1) {
         memcpy(access.host[0], warp->rows + form->rows[0], (size_t)form->element * LANES);
     } else if (access.contiguous && form->words) {
@@ -284,6 +304,7 @@ static void run_store(struct warp *warp, const struct op *op, uint32_t mask) {
             form->moves[i](warp->rows + form->rows[i], access.host, i * form->element, access.good);
         }
     }
+    vector_end(form);
     if (!access.contiguous && !form->strong && !is_rising(&access) && warp->clock != NULL) {
         look_for_collisions(warp, op, &access);
     }

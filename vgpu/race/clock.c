@@ -15,8 +15,8 @@
  *
  * Of other clusters a clock knows only whether anything was acquired from them: seen[outside], the
  * slot after those of the warps; and whether anything was read from them that decides a store:
- * seen[taken]. What a cluster released to others is in `handed_on`; what it read before it published
- * a value that depends on it, in `given`.
+ * seen[taken]. What a cluster released to others is in `handed_on`; what it read before it
+ * published a value that depends on it, in `given`.
  *
  * Invariant: seen[s] of any clock is at most slots[s].released; so an access with the current stamp
  * is ordered before its own warp only.

@@ -14,8 +14,9 @@
  * (a release, or a fence and a strong write), and the other acquired anything before its own
  * (clock.c). A plain read is also ordered before a plain write if its side published a value
  * computed from it afterwards, and the other side computed the write from what it had read
- * (exec/depends.c). Accesses of a line that differ in that are kept apart, the older ones in `aside`.
- * Releases are not matched with acquires: that misses wrong orders, but never reports a right one.
+ * (exec/depends.c). Accesses of a line that differ in that are kept apart, the older ones in
+ * `aside`. Releases are not matched with acquires: that misses wrong orders, but never reports a
+ * right one.
  *
  * Invariant: findings between clusters depend only on what each cluster did and on the order of
  * clusters. Beyond LINES_MAX lines of a cluster, or ALL_LINES_MAX of a launch, lines are not

@@ -2,7 +2,7 @@
  *
  * lines.c - hash tables of lines, with open addressing.
  *
- * Invariant: at most half of a table is used. A table that is full, or cannot grow, says so (`full`).
+ * Invariant: at most half of a table is used. One that is full, or cannot grow, says so (`full`).
  */
 #include <stdlib.h>
 

@@ -15,8 +15,8 @@ struct mask {
 };
 
 /* Who: op 15 bits, slot 10, strong 1. Then what orders the access: acquired before 1; handed on
- * afterwards 1 (once known); a store that depends on what was read from others 1; a read that values
- * handed on depend on 1. And 1 for a store that left what was there. */
+ * afterwards 1 (once known); a store that depends on what was read from others 1; a read that
+ * values handed on depend on 1. And 1 for a store that left what was there. */
 enum {
     WHO_SLOT = 15,
     WHO_STRONG = 1 << 25,
@@ -79,7 +79,7 @@ struct past_hit {
     const struct op *op; /* NULL: not known */
     bool wrote;
 };
-/* An early access (programmatic.c) and those of the launches that may still run: true: a conflict. */
+/* Whether an early access (programmatic.c) conflicts with one of launches that may still run. */
 bool race_past_look(const struct race_past *past, uint64_t key, struct mask bytes, bool writes,
                     bool strong, struct past_hit *hit);
 void race_past_report(struct warp *warp, const struct op *op, uint64_t key, bool writes,

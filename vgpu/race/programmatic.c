@@ -5,8 +5,9 @@
  * memory; what follows it is, and so is what a barrier or flag orders after a warp that waited.
  *
  * A launch leaves the lines that it accessed. The next one compares its early accesses with them,
- * and with those of launches before, unless the last one is known to have waited for them: no thread
- * let the next kernel begin (launch_dependents) before it had waited. Lanes of a warp count as one.
+ * and with those of launches before, unless the last one is known to have waited for them: no
+ * thread let the next kernel begin (launch_dependents) before it had waited. Lanes of a warp count
+ * as one.
  *
  * Invariant: what a launch left does not change while another one is compared with it.
  */

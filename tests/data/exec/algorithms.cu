@@ -9,6 +9,7 @@
 #include <numeric>
 #include <thrust/device_vector.h>
 #include <thrust/host_vector.h>
+#include <thrust/reduce.h>
 #include <thrust/scan.h>
 #include <thrust/sequence.h>
 #include <thrust/sort.h>
@@ -111,5 +112,18 @@ int main() {
         right = right && again[i] == i;
     }
     expect(right, "unique in place");
+
+    const int many = 1 << 20; /* so many tiles that CTAs look back while others publish */
+    thrust::device_vector<int> places_of(many), ones(many, 1), names(many), sums(many);
+    thrust::sequence(places_of.begin(), places_of.end());
+    thrust::transform(places_of.begin(), places_of.end(), places_of.begin(), fives());
+    const auto ends = thrust::reduce_by_key(places_of.begin(), places_of.end(), ones.begin(),
+                                            names.begin(), sums.begin());
+    const thrust::host_vector<int> added = sums;
+    right = ends.first - names.begin() == (many + 4) / 5;
+    for (int i = 0; i < many / 5; i++) {
+        right = right && added[i] == 5;
+    }
+    expect(right, "reduce by key");
     return failures > 0;
 }

@@ -277,8 +277,8 @@ extern "C" __global__ void look_back_old(const float *in, volatile int *state, f
     state[blockIdx.x] = 1;
 }
 
-/* Keeps each third element, in place. No fence: a block cannot know where to write before all blocks
- * before it have read what their counts depend on. */
+/* Keeps each third element, in place. No fence: a block cannot know where to write before all
+ * blocks before it have read what their counts depend on. */
 extern "C" __global__ void compact(int *x, int *state) {
     __shared__ int counts[2], before;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * test_programmatic.c - programmatic dependent launches of libattn's kernels: each computes O from
- * the O of the launch before it in the same stream, without a wait of the host between. What a kernel
- * does before griddepcontrol.wait must not touch what the kernel before it reads or writes: race-pdl.
- * With $FAULT_IMAGE (PTX) and $FAULT_VARIANT it is that image alone, which has a planted fault
+ * the O of the launch before it in the same stream, without a wait of the host between. What a
+ * kernel does before griddepcontrol.wait must not touch what the one before reads or writes. With
+ * $FAULT_IMAGE (PTX) and $FAULT_VARIANT it is that image alone, which has a planted fault
  * (test_programmatic_faults.sh).
  */
 #include <stdlib.h>
