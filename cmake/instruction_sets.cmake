@@ -14,11 +14,13 @@ if(ATTN_ZIG) # its names are LLVM's, and it takes no architecture, only processo
     set(ATTN_FLAGS_neon_bf16.c -mcpu=generic+v8_2a+bf16+fullfp16)
 endif()
 
-set(ATTN_X86_64_FILES avx2.c avx512.c avx512_bf16.c amx.c)
+set(ATTN_X86_64_FILES avx2.c avx512.c avx512_bf16.c amx.c amx_bf16x2.c amx_bf16x3.c)
 set(ATTN_FLAGS_avx2.c -mavx2 -mfma -mf16c)
 set(ATTN_FLAGS_avx512.c ${avx512_flags})
 set(ATTN_FLAGS_avx512_bf16.c ${avx512_flags} -mavx512bf16)
-set(ATTN_FLAGS_amx.c ${avx512_flags} -mavx512bf16 -mamx-tile -mamx-bf16)
+foreach(name amx amx_bf16x2 amx_bf16x3)
+    set(ATTN_FLAGS_${name}.c ${avx512_flags} -mavx512bf16 -mamx-tile -mamx-bf16)
+endforeach()
 
 # Takes out of the list named by `sources` what this build does not compile, and sets the flags of
 # the rest. An instruction set file that is missing here is an error, not a portable file.

@@ -109,7 +109,8 @@ static attn_status choose_best(attn_plan *plan, attn_error *error) {
         /* most are refused by this, at the price of one look */
         if ((options & ~context->variants[i].info.options) == 0 &&
             variant_applies(context, &context->variants[i], &plan->problem, options, NULL) ==
-                ATTN_OK) {
+                ATTN_OK &&
+            variant_pays(&context->variants[i], &plan->problem, NULL)) {
             plan->variant = i;
             return ATTN_OK;
         }
@@ -308,7 +309,10 @@ attn_status attn_plan_refusal(const attn_plan *plan, int32_t index, attn_refusal
     }
     const struct variant *variant = &plan->context->variants[tried];
     attn_error why = {""};
-    variant_applies(plan->context, variant, &plan->problem, plan_options(plan), &why);
+    if (variant_applies(plan->context, variant, &plan->problem, plan_options(plan), &why) ==
+        ATTN_OK) {
+        variant_pays(variant, &plan->problem, &why);
+    }
     attn_refusal found = {.variant = variant->info.name};
     snprintf(found.reason, sizeof found.reason, "%.*s", (int)sizeof found.reason - 1, why.text);
     abi_write(refusal, refusal->size, &found, sizeof found);

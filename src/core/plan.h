@@ -15,6 +15,7 @@ enum { WORKSPACE_ALIGN = 16 }; /* required of the caller: as malloc; kernels ali
 struct variant {
     attn_variant info;
     enum variant_family family;
+    int least_dim; /* of a CPU variant: variants.def */
     bool runs;   /* of a GPU variant: its arch is the context's */
     bool added;  /* by attn_variant_add: owns its strings, runs only when requested by name */
     char *image; /* of an added GPU variant: a copy with a terminating 0; else NULL */
@@ -89,5 +90,8 @@ uint32_t problem_options(const attn_problem *resolved);
  * that the plan adds to the problem's. */
 attn_status variant_applies(const attn_context *context, const struct variant *variant,
                             const attn_problem *resolved, uint32_t options, attn_error *error);
+
+/* Whether the variant is chosen where it applies; if not, why. By name it always runs. */
+bool variant_pays(const struct variant *variant, const attn_problem *resolved, attn_error *error);
 
 #endif /* ATTN_CORE_PLAN_H */

@@ -117,7 +117,7 @@ const struct kernel_family kernel_families[FAMILY_COUNT] = {
 /* Lines of other processors' instruction sets and kernels that this build did not compile are left
  * out by is_here(). */
 static const struct variant built_in[] = {
-#define CPU_VARIANT(kind, isa, types, matrix, all, rows, keys)                                     \
+#define CPU_VARIANT(kind, isa, types, matrix, all, rows, keys, dim)                                \
     {.info = {.size = sizeof(attn_variant),                                                        \
               .name = "cpu_" #kind "_" #isa,                                                       \
               .device = "cpu",                                                                     \
@@ -130,7 +130,8 @@ static const struct variant built_in[] = {
               .block_q = (rows),                                                                   \
               .block_kv = (keys),                                                                  \
               .direction = DIRECTION_##kind},                                                      \
-     .family = FAMILY_##kind},
+     .family = FAMILY_##kind,                                                                      \
+     .least_dim = (dim)},
 #define CUDA_NAME(kind, type, dim, rows, keys, warp, stage)                                        \
 #kind "_" #type "_d" #dim "_" #rows "x" #keys "_w" #warp "_s" #stage
 #define CUDA_VARIANT(kind, sm, type, dim, rows, keys, warp, stage)                                 \
@@ -384,6 +385,16 @@ attn_status variant_applies(const attn_context *context, const struct variant *v
     }
     /* last: asking for some instruction sets (AMX) changes the process */
     return cpu_find_isa(v->arch, error) != NULL ? ATTN_OK : ATTN_UNSUPPORTED;
+}
+
+bool variant_pays(const struct variant *variant, const attn_problem *p, attn_error *error) {
+    const int64_t dim = p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v;
+    if (dim >= variant->least_dim || p->tensor_cores == ATTN_TENSOR_CORES_REQUIRE) {
+        return true;
+    }
+    attn_fail(error, ATTN_UNSUPPORTED, "head_dim = %lld, below %d another variant is as fast",
+              (long long)dim, variant->least_dim);
+    return false;
 }
 
 /* ---- look inside ----------------------------------------------------------------------------- */

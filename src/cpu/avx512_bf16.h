@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * avx512_bf16.h - the bf16 tile kernels on AVX-512 without their GEMMs: sizes, packing of Q, online
- * softmax, epilogue. Included by avx512_bf16.c and amx.c after math.h.
+ * softmax, epilogue. Included by avx512_bf16.c and amx.c after bf16_pairs.h.
  *
  * Query rows are the vector dimension, as in tile_kernel.h; MR = MV * VL of them are a tile.
  * Both GEMMs take bf16 in pairs along the dimension that is summed over:
@@ -17,22 +17,12 @@
  * 8; what the padding of an operand holds is 0.
  */
 
-enum { MR = MV * VL };
-
 #include "cpu/tile_options.h"
 
 /* P may reach 2^SLACK before O and l are rescaled to a new maximum: nearly never, then. */
 #define SLACK 8.0F
 
-static int padded(int count) {
-    return (count + UNIT - 1) / UNIT * UNIT;
-}
-
 /* ---- sizes ----------------------------------------------------------------------------------- */
-
-static size_t area_bytes(int rows, int cols, size_t element) {
-    return cpu_round_up((size_t)padded(rows) * (size_t)padded(cols) * element);
-}
 
 static size_t bf16_q_bytes(int head_dim) {
     return area_bytes(MR, head_dim, sizeof(uint16_t));
@@ -92,12 +82,6 @@ static const uint16_t *padded_row(const struct cpu_rows *rows, int j, uint16_t *
     return copy;
 }
 
-/* The lanes that hold Inf or NaN: their exponent is all ones. */
-INLINE __mmask32 wild_lanes(__m512i numbers) {
-    const __m512i exponent = _mm512_set1_epi16(0x7f80);
-    return _mm512_cmpeq_epi16_mask(_mm512_and_si512(numbers, exponent), exponent);
-}
-
 static void bf16_pack_q(attn_dtype dtype, const void *const *rows, int count, int head_dim,
                         float multiplier, void *packed, void *scratch) {
     (void)dtype;
@@ -107,20 +91,7 @@ static void bf16_pack_q(attn_dtype dtype, const void *const *rows, int count, in
     for (int r = 0; r < MR; r++) {
         copy_row(r < count ? rows[r] : NULL, head_dim, width, flip, lines + (ptrdiff_t)r * width);
     }
-    for (int d = 0; d < width; d += 8) { /* four pairs, 16 bytes */
-        uint16_t *out = (uint16_t *)packed + (ptrdiff_t)d * MR;
-        for (int r = 0; r < MR; r += VL) {
-            __m512i x[4];
-            EACH(i, 4) {
-                const uint16_t *in = lines + (ptrdiff_t)(r + i) * width + d;
-                x[i] = load_quarters(in, in + 4 * width, in + 8 * width, in + 12 * width);
-            }
-            transpose_quarters(x);
-            EACH(i, 4) {
-                _mm512_storeu_si512(out + (ptrdiff_t)i * 2 * MR + 2 * r, x[i]);
-            }
-        }
-    }
+    pair_columns(lines, width, packed);
 }
 
 /* ---- online softmax -------------------------------------------------------------------------- */

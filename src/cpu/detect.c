@@ -42,6 +42,8 @@ extern const struct cpu_isa cpu_isa_avx2;
 extern const struct cpu_isa cpu_isa_avx512;
 extern const struct cpu_isa cpu_isa_avx512_bf16;
 extern const struct cpu_isa cpu_isa_amx;
+extern const struct cpu_isa cpu_isa_amx_bf16x2;
+extern const struct cpu_isa cpu_isa_amx_bf16x3;
 
 #define BIT(n) (1U << (n))
 
@@ -99,6 +101,8 @@ static bool has_avx512_bf16(void) {
     return has_avx512() && has(LEAF_7_1_EAX, BIT(5));
 }
 
+#define AMX "AMX-BF16 (TDPBF16PS), or the system's leave to use it"
+
 enum { REQUEST_PERMISSION = 0x1023, AMX_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
 
 /* The kernel lets a process use AMX after a request; a repeated one costs a system call. */
@@ -124,7 +128,9 @@ static const struct {
     {"avx2", &cpu_isa_avx2, has_avx2, "AVX2, FMA or F16C"},
     {"avx512", &cpu_isa_avx512, has_avx512, "AVX-512 (F, BW, DQ and VL)"},
     {"avx512_bf16", &cpu_isa_avx512_bf16, has_avx512_bf16, "AVX512_BF16 (VDPBF16PS)"},
-    {"amx", &cpu_isa_amx, has_amx, "AMX-BF16 (TDPBF16PS), or the system's leave to use it"},
+    {"amx", &cpu_isa_amx, has_amx, AMX},
+    {"amx_bf16x2", &cpu_isa_amx_bf16x2, has_amx, AMX},
+    {"amx_bf16x3", &cpu_isa_amx_bf16x3, has_amx, AMX},
 #endif
 };
 
@@ -204,7 +210,8 @@ void cpu_describe(attn_device *device) {
     size_t length = 0;
     device->arch[0] = '\0';
     for (size_t i = 0; i < sizeof isas / sizeof isas[0]; i++) {
-        if (isas[i].present() && length < sizeof device->arch) {
+        const bool again = i > 0 && isas[i].needs == isas[i - 1].needs && *isas[i].needs; /* AMX */
+        if (isas[i].present() && !again && length < sizeof device->arch) {
             length += (size_t)snprintf(device->arch + length, sizeof device->arch - length, "%s%s",
                                        length > 0 ? " " : "", isas[i].name);
         }

@@ -88,10 +88,21 @@ INLINE const float *v_scale_of(const struct attn_args &a, const struct work &w) 
     return a.v_scale + sequence + head_kv_of(a, w) * a.v_scale_head;
 }
 
-/* The scale of a key, from one of these; NULL: 1. */
-INLINE float scale_of_key(const struct attn_args &a, const struct work &w, const float *first,
-                          long long page, long long row, int key) {
-    return first != 0 ? first[key_offset(a, w, key, page, row)] : 1.0f;
+/* Where the scale of a key lies. Kept apart from the load of the scale, which must wait for it: the
+ * page may be looked up a step earlier. */
+struct key_place {
+    int page, row; /* without pages: 0, and the key */
+};
+
+/* The key must exist. */
+INLINE struct key_place place_of_key(const struct attn_args &a, const struct work &w, int key) {
+    return is_paged(a) ? key_place{page_of_key(a, w.batch, key), row_in_page(a, key)}
+                       : key_place{0, key};
+}
+
+/* `first`: k_scale_of or v_scale_of; NULL: 1. */
+INLINE float scale_at(const float *first, struct key_place at, long long page, long long row) {
+    return first != 0 ? first[at.page * page + at.row * row] : 1.0f;
 }
 
 #endif /* ATTN_KERNELS_COMMON_FP8_H */

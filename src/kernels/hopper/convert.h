@@ -36,13 +36,21 @@ enum { PIECES = ATTN_D / 16, ROWS_AT_ONCE = LANES / PIECES, SCALES = ATTN_BN / L
 static_assert(ATTN_D == 64 || ATTN_D == 128, "a row of codes is one swizzled box");
 static_assert(SCALES == 2, "a lane has the scales of two keys");
 
-/* The scales of a lane's keys of KV tile n. */
-INLINE void load_scales(float (&scales)[SCALES], const struct conversion &c,
-                        const struct attn_args &a, const struct work &w, int n) {
+/* Where the scales of a lane's keys of KV tile n lie. */
+INLINE void find_scales(struct key_place (&at)[SCALES], const struct attn_args &a,
+                        const struct work &w, int n) {
 #pragma unroll
     for (int i = 0; i < SCALES; i++) {
         const int key = n * ATTN_BN + i * LANES + (int)threadIdx.x % LANES;
-        scales[i] = scale_of_key(a, w, c.scale, c.scale_page, c.scale_row, min(key, w.seq_kv - 1));
+        at[i] = place_of_key(a, w, min(key, w.seq_kv - 1));
+    }
+}
+
+INLINE void load_scales(float (&scales)[SCALES], const struct conversion &c,
+                        const struct key_place (&at)[SCALES]) {
+#pragma unroll
+    for (int i = 0; i < SCALES; i++) {
+        scales[i] = scale_at(c.scale, at[i], c.scale_page, c.scale_row);
     }
 }
 
@@ -53,43 +61,57 @@ INLINE void store_chunk(unsigned to, const unsigned (&x)[4]) {
                  : "memory");
 }
 
-/* `rows`: those from there on become 0. */
+INLINE uint4 load_codes_of(unsigned from, int row, int piece) {
+    const int swizzle = PIECES == 8 ? row & 7 : row >> 1 & 3;
+    uint4 codes;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(codes.x), "=r"(codes.y), "=r"(codes.z), "=r"(codes.w)
+                 : "r"(from + (unsigned)(row * ATTN_D + (piece ^ swizzle) * 16))
+                 : "memory");
+    return codes;
+}
+
+/* `rows`: those from there on become 0. A load takes hundreds of cycles while wgmma reads shared
+ * memory, and none passes a store: several are issued before the first store. */
 template <bool e5m2, bool scaled>
 INLINE void convert_tile(unsigned to, unsigned from, const float (&scales)[SCALES], int columns,
                          int rows) {
+    enum { LOADS = 4 };
     const int lane = (int)threadIdx.x % LANES, piece = lane % PIECES;
     const bool upper = piece >= 4, exists = piece * 16 < columns;
-#pragma unroll 2
-    for (int first = 0; first < ATTN_BN; first += ROWS_AT_ONCE) {
-        const int row = first + lane / PIECES;
-        const int swizzle = PIECES == 8 ? row & 7 : row >> 1 & 3;
-        const unsigned box = to + (unsigned)(piece / 4 * KV_CHUNK + row * SWIZZLE_BYTES);
-        float scale = 1.0f;
-        uint4 codes;
-        unsigned low[4], high[4];
-        if (scaled) {
-            scale = __shfl_sync(~0U, first < LANES ? scales[0] : scales[1], row % LANES);
-            scale = exists ? scale : 0.0f;
-        }
-        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(codes.x), "=r"(codes.y), "=r"(codes.z), "=r"(codes.w)
-                     : "r"(from + (unsigned)(row * ATTN_D + (piece ^ swizzle) * 16))
-                     : "memory");
-        if (row >= rows) {
-            codes = make_uint4(0, 0, 0, 0);
-            scale = 1.0f; /* that of the last key may be NaN */
-        }
-        dequantize<e5m2, scaled>(low, make_uint2(codes.x, codes.y), scale);
-        dequantize<e5m2, scaled>(high, make_uint2(codes.z, codes.w), scale);
-        unsigned one[4], other[4];
+#pragma unroll 1
+    for (int first = 0; first < ATTN_BN; first += LOADS * ROWS_AT_ONCE) {
+        uint4 codes[LOADS];
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            one[i] = upper ? high[i] : low[i];
-            other[i] = upper ? low[i] : high[i];
+        for (int n = 0; n < LOADS; n++) {
+            codes[n] = load_codes_of(from, first + n * ROWS_AT_ONCE + lane / PIECES, piece);
         }
-        const int chunk = piece % 4 * 2 + upper;
-        store_chunk(box + (unsigned)(((chunk ^ row) & 7) * 16), one);
-        store_chunk(box + (unsigned)(((chunk ^ 1 ^ row) & 7) * 16), other);
+#pragma unroll
+        for (int n = 0; n < LOADS; n++) {
+            const int row = first + n * ROWS_AT_ONCE + lane / PIECES;
+            const unsigned box = to + (unsigned)(piece / 4 * KV_CHUNK + row * SWIZZLE_BYTES);
+            float scale = 1.0f;
+            unsigned low[4], high[4];
+            if (scaled) {
+                scale = __shfl_sync(~0U, first < LANES ? scales[0] : scales[1], row % LANES);
+                scale = exists ? scale : 0.0f;
+            }
+            if (row >= rows) {
+                codes[n] = make_uint4(0, 0, 0, 0);
+                scale = 1.0f; /* that of the last key may be NaN */
+            }
+            dequantize<e5m2, scaled>(low, make_uint2(codes[n].x, codes[n].y), scale);
+            dequantize<e5m2, scaled>(high, make_uint2(codes[n].z, codes[n].w), scale);
+            unsigned one[4], other[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                one[i] = upper ? high[i] : low[i];
+                other[i] = upper ? low[i] : high[i];
+            }
+            const int chunk = piece % 4 * 2 + upper;
+            store_chunk(box + (unsigned)(((chunk ^ row) & 7) * 16), one);
+            store_chunk(box + (unsigned)(((chunk ^ 1 ^ row) & 7) * 16), other);
+        }
     }
 }
 
@@ -116,23 +138,27 @@ INLINE void convert_next(struct conversion &c, const struct attn_args &a,
     advance<ATTN_STAGES>(c.target);
 }
 
-/* The KV tiles of one Q tile. Scales are loaded a tile ahead. */
+/* The KV tiles of one Q tile. Scales are loaded a tile ahead, their pages looked up two. */
 INLINE void convert_q_tile(struct conversion &c, const struct attn_args &a, const struct work &w,
                            struct tile_range keys) {
     const int count = keys.end - keys.begin;
     float scales[SCALES] = {1.0f, 1.0f}, next[SCALES] = {1.0f, 1.0f};
     c.scale = c.values ? (a.v_scale != 0 ? v_scale_of(a, w) : 0)
                        : (a.k_scale != 0 ? k_scale_of(a, w) : 0);
+    struct key_place places[SCALES] = {};
     if (c.scale != 0 && count > 0) {
-        load_scales(next, c, a, w, kv_tile(keys, 0));
+        find_scales(places, a, w, kv_tile(keys, 0));
+        load_scales(next, c, places);
+        find_scales(places, a, w, kv_tile(keys, min(1, count - 1)));
     }
 #pragma unroll 1
     for (int i = 0; i < count; i++) {
         const int n = kv_tile(keys, i);
         scales[0] = next[0];
         scales[1] = next[1];
-        if (c.scale != 0 && i + 1 < count) {
-            load_scales(next, c, a, w, kv_tile(keys, i + 1));
+        if (c.scale != 0) {
+            load_scales(next, c, places);
+            find_scales(places, a, w, kv_tile(keys, min(i + 2, count - 1)));
         }
         convert_next(c, a, scales, c.values ? w.seq_kv - n * ATTN_BN : (int)ATTN_BN);
     }

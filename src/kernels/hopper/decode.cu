@@ -29,7 +29,7 @@
  *     q          16 x D x 2
  * static: an mbarrier for each stage of K and V of each warp; whether the cluster is the last one.
  *
- * Invariant: a stage is loaded by the warp's first lane alone, when all lanes have read it.
+ * Invariant: a stage is loaded when all lanes of its warp have read it.
  */
 #define ATTN_FULL 1
 #define ATTN_PAGED 1
@@ -148,10 +148,11 @@ INLINE void gather(const struct cache &from, unsigned to, unsigned full, struct 
     cp_async_arrive(full);
 }
 
-/* All lanes take part. */
+/* All lanes take part. may_gather: else the group is boxes, which leaves out that code. */
+template <bool may_gather>
 INLINE void load_stage(const struct kv_stream &s, const struct attn_tensor_map *map,
                        const struct cache &cache, unsigned to, unsigned full, int lane) {
-    if (s.boxes == GATHERED) {
+    if (may_gather && s.boxes == GATHERED) {
         gather(cache, to, full, s.next, lane);
         return;
     }
@@ -166,25 +167,37 @@ INLINE void load_stage(const struct kv_stream &s, const struct attn_tensor_map *
 }
 
 /* The next group. */
+template <bool may_gather>
 INLINE void load_k(const struct kv_stream &s, int stage, int lane) {
     const struct attn_args &a = s.t->a;
     const struct cache k = {(const cache_element *)a.k + s.head * a.k_head, a.k_batch, a.k_row,
                             a.head_dim};
-    load_stage(s, &s.t->k, k, s.k + (unsigned)(stage * STAGE_BYTES),
-               s.k_full + (unsigned)(stage * MBARRIER_BYTES), lane);
+    load_stage<may_gather>(s, &s.t->k, k, s.k + (unsigned)(stage * STAGE_BYTES),
+                           s.k_full + (unsigned)(stage * MBARRIER_BYTES), lane);
 }
 
+template <bool may_gather>
 INLINE void load_v(const struct kv_stream &s, int stage, int lane) {
     const struct attn_args &a = s.t->a;
     const struct cache v = {(const cache_element *)a.v + s.head * a.v_head, a.v_batch, a.v_row,
                             a.head_dim_v};
-    load_stage(s, &s.t->v, v, s.v + (unsigned)(stage * STAGE_BYTES),
-               s.v_full + (unsigned)(stage * MBARRIER_BYTES), lane);
+    load_stage<may_gather>(s, &s.t->v, v, s.v + (unsigned)(stage * STAGE_BYTES),
+                           s.v_full + (unsigned)(stage * MBARRIER_BYTES), lane);
 }
 
 /* The block table is read a group ahead of the loads; here for all stages at once. */
 INLINE void load_first(struct kv_stream &s, int lane) {
     struct box boxes[ATTN_STAGES + 1];
+    if (s.boxes == GATHERED) { /* in a loop: code that is not in the cache yet costs more */
+#pragma unroll 1
+        for (int i = 0; i < min((int)ATTN_STAGES, s.count); i++) {
+            s.next = box_of_lane(s, i, lane);
+            load_k<true>(s, i, lane);
+            load_v<true>(s, i, lane);
+        }
+        s.next = box_of_lane(s, min((int)ATTN_STAGES, max(s.count - 1, 0)), lane);
+        return;
+    }
 #pragma unroll
     for (int i = 0; i <= ATTN_STAGES; i++) {
         boxes[i] = {};
@@ -196,8 +209,8 @@ INLINE void load_first(struct kv_stream &s, int lane) {
     for (int i = 0; i < ATTN_STAGES; i++) {
         if (i < s.count) {
             s.next = boxes[i];
-            load_k(s, i, lane);
-            load_v(s, i, lane);
+            load_k<false>(s, i, lane);
+            load_v<false>(s, i, lane);
         }
     }
     s.next = boxes[ATTN_STAGES];
@@ -257,8 +270,12 @@ INLINE void mainloop(struct kv_stream &s, const struct work &w, const struct bou
 #ifdef ATTN_FP8
     const struct scales_at scales_at = scales_at_of(a, w);
     struct scales scales = {1.0f, 1.0f};
+    struct key_place next = {0, 0}; /* of the lane's key of the next group */
     if (scaled && s.count > 0) {
-        scales = scales_of_key(a, w, scales_at, key_of(s, 0) + at.lane, s.last_key);
+        next = place_of_key(a, w, min(key_of(s, 0) + at.lane, s.last_key));
+        scales.k = scale_at(scales_at.k, next, a.k_scale_batch, a.k_scale_row);
+        scales.v = scale_at(scales_at.v, next, a.v_scale_batch, a.v_scale_row);
+        next = place_of_key(a, w, min(key_of(s, 1) + at.lane, s.last_key));
     }
 #endif
 #pragma unroll 1
@@ -277,8 +294,13 @@ INLINE void mainloop(struct kv_stream &s, const struct work &w, const struct bou
 #endif
         __syncwarp();
         if (more) {
-            load_k(s, ring.stage, at.lane);
+            load_k<true>(s, ring.stage, at.lane);
         }
+#ifdef ATTN_FP8
+        if (scaled) {
+            scales.k = scale_at(scales_at.k, next, a.k_scale_batch, a.k_scale_row);
+        }
+#endif
         if (options) {
             apply_options(scores[0], a, w, row, lane_key);
         } else {
@@ -296,9 +318,6 @@ INLINE void mainloop(struct kv_stream &s, const struct work &w, const struct bou
         } else {
             gemm_pv_fp8<e5m2, scaled, false>(rows, p, v, scales.v, at, KEYS);
         }
-        if (scaled && i + 1 < s.count) {
-            scales = scales_of_key(a, w, scales_at, key_of(s, i + 1) + at.lane, s.last_key);
-        }
 #else
         if (there < KEYS) {
             gemm_pv<true>(rows, p, v, at, there);
@@ -308,11 +327,17 @@ INLINE void mainloop(struct kv_stream &s, const struct work &w, const struct bou
 #endif
         __syncwarp();
         if (more) {
-            load_v(s, ring.stage, at.lane);
+            load_v<true>(s, ring.stage, at.lane);
             if (i + ATTN_STAGES + 1 < s.count) {
                 s.next = box_of_lane(s, i + ATTN_STAGES + 1, at.lane);
             }
         }
+#ifdef ATTN_FP8
+        if (scaled) {
+            scales.v = scale_at(scales_at.v, next, a.v_scale_batch, a.v_scale_row);
+            next = place_of_key(a, w, min(key_of(s, i + 2) + at.lane, s.last_key));
+        }
+#endif
         advance<ATTN_STAGES>(ring);
     }
 }
@@ -378,7 +403,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
             mbarrier_init(s.k_full + i * MBARRIER_BYTES, s.boxes == GATHERED ? LANES : 1);
         }
         mbarrier_init_fence();
-        if (!bounds_in_memory && s.count > 0) {
+        if (!bounds_in_memory && !is_paged(a) && s.count > 0) {
             prefetch_first(s);
         }
     }

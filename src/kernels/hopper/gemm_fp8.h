@@ -41,14 +41,6 @@ INLINE struct scales_at scales_at_of(const struct attn_args &a, const struct wor
     return at;
 }
 
-/* Of a key; of one that does not exist, those of the last key. */
-INLINE struct scales scales_of_key(const struct attn_args &a, const struct work &w,
-                                   const struct scales_at &at, int key, int last_key) {
-    const int there = min(key, last_key);
-    return {scale_of_key(a, w, at.k, a.k_scale_batch, a.k_scale_row, there),
-            scale_of_key(a, w, at.v, a.v_scale_batch, a.v_scale_row, there)};
-}
-
 /* ---- operands -------------------------------------------------------------------------------- */
 
 INLINE unsigned load_codes(unsigned address) {

@@ -5,8 +5,9 @@
  *
  * The lengths are in GPU memory. A sequence may have one query or a thousand, ten keys or a
  * million, so the number of splits is its own: the producer warp first adds up the KV tiles of all
- * Q tiles, and cuts the keys of a Q tile into splits of at most `each` KV tiles, half of a CTA's
- * fair share. No ticket names an empty Q tile. The order, outermost first:
+ * Q tiles, and cuts the keys of a Q tile into splits of at most `each` KV tiles: half of a CTA's
+ * fair share, or, where all Q tiles see about as many keys, what fills the waves of CTAs best. No
+ * ticket names an empty Q tile. The order, outermost first:
  *
  *     class      sequences with splits of [2^i, 2^(i+1)) KV tiles, the longest class first
  *     chunk      32 sequences of the batch, a lane for each, less those of other classes
@@ -30,7 +31,11 @@
 enum {
     LEAST_SPLIT = 2, /* KV tiles: a partial result costs about one (POST_COST of cuda/plan.c) */
     SHORT_SHARE = 8, /* KV tiles of a share that is not halved: prologue and merge cost 3 */
-    SPLIT_BITS = 16  /* of an item: the split, and above it their number */
+    SPLIT_BITS = 16, /* of an item: the split, and above it their number */
+    /* The cost of an even step; half KV tiles, as ITEM_COST and so on of cuda/split.c. */
+    ITEM_HALVES = 3,     /* first loads and epilogue */
+    POST_HALVES = 2,     /* of a split: its partial result */
+    EVEN_STEP = 1 << 24, /* KV tiles of a step that is tried for this, at most */
 };
 
 struct mixed_position {
@@ -105,18 +110,48 @@ INLINE int sum_up_to_lane(int value) {
     return value;
 }
 
+/* `each` for so many Q tiles of kv_tiles KV tiles, about `least` or more: waves of items, and the
+ * merge of the last Q tile. A lane for a number of splits. */
+INLINE int even_share(int q_tiles, int kv_tiles, int least, int ctas) {
+    const int slots = (ATTN_MIXED_SLOTS * ctas - 1) / q_tiles;
+    const int most = max(min((kv_tiles + least - 1) / least, slots), 1);
+    int cost = ABOVE_ALL_LEVELS, splits = 1;
+    for (int n = 1 + (int)(threadIdx.x % LANES); n <= most; n += LANES) {
+        const int waves = (q_tiles * n + ctas - 1) / ctas, length = (kv_tiles + n - 1) / n;
+        const int own = n == 1 ? waves * (2 * length + ITEM_HALVES)
+                               : waves * (2 * length + ITEM_HALVES + POST_HALVES) + n;
+        if (own < cost) {
+            cost = own;
+            splits = n;
+        }
+    }
+    const int lowest = -__reduce_max_sync(~0U, -cost);
+    splits = -__reduce_max_sync(~0U, cost == lowest ? -splits : -ABOVE_ALL_LEVELS);
+    return (kv_tiles + splits - 1) / splits;
+}
+
 /* The position before ticket 0, of a grid of so many CTAs. */
 INLINE struct mixed_position first_mixed_position(const struct attn_args *a, int ctas) {
     struct mixed_position at = {0, 1, 0, 0, 0};
     long long work = 0;
+    int tiles = 0, longest = 0;
     for (int first = 0; in_step(a, first); first += LANES) {
         const struct mixed_sequence s = mixed_sequence_of(a, first + (int)(threadIdx.x % LANES), 0);
         work += (long long)s.tiles * s.kv_tiles;
+        tiles += s.tiles;
+        longest = s.tiles > 0 ? max(longest, s.kv_tiles) : longest;
     }
     const long long all = sum_of_lanes(work) * heads_of_step(a);
     const long long fair = (all + ctas - 1) / ctas;
     const int share = fair < ABOVE_ALL_LEVELS ? (int)fair : ABOVE_ALL_LEVELS;
     at.each = max(max(share - share / 2, min(share, SHORT_SHARE)), LEAST_SPLIT);
+    if (all < EVEN_STEP) {
+        tiles = __reduce_add_sync(~0U, tiles) * heads_of_step(a);
+        longest = __reduce_max_sync(~0U, longest);
+        if (all >= (long long)tiles * longest / 16 * 15 && longest > at.each) {
+            at.each = even_share(tiles, longest, at.each, ctas);
+        }
+    }
     while (at.least <= at.each / 2) {
         at.least *= 2;
     }

@@ -208,7 +208,7 @@ INLINE void load_q_tile(const struct attn_tma_args &t, struct producer &p, bool 
  * pages it is a KV tile, and `page` is the batch entry. */
 struct kv_boxes {
     int head, batch, first_key;
-    int count;                 /* of a KV tile */
+    int count_log2;            /* of a KV tile */
     unsigned long long policy; /* of L2: evict-first for what no other Q tile reads */
 };
 
@@ -216,34 +216,56 @@ struct box {
     int page, row;
 };
 
+/* A lane has a box of one of the next LANES >> count_log2 KV tiles. The table is read that many
+ * tiles ahead: a lookup takes as long as several tiles do. */
+struct page_batch {
+    struct box own, next;
+};
+
 INLINE struct kv_boxes kv_boxes_of(const struct attn_args &a, const struct work &w) {
     const bool packed = a.cu_seqlens_q != 0 && !is_paged(a);
+    const int count = is_paged(a) ? ATTN_BN / min(a.page_size, (int)ATTN_BN) : 1;
     return {head_kv_of(a, w), packed ? 0 : w.batch, packed ? a.cu_seqlens_kv[w.batch] : 0,
-            is_paged(a) ? ATTN_BN / min(a.page_size, (int)ATTN_BN) : 1,
-            l2_policy(w.rows <= ATTN_BM && a.packed_heads == a.heads_per_kv)};
+            31 - __clz(count), l2_policy(w.rows <= ATTN_BM && a.packed_heads == a.heads_per_kv)};
 }
 
-/* Box `lane` of KV tile n. Paged: a box after the last key repeats that key's box. It is masked,
- * and no unused entry of the table is read. */
+/* This lane's box, if lane 0 has the first one of the i-th KV tile. Paged: a box after the last key
+ * repeats that key's box. It is masked, and no unused entry of the table is read. */
 INLINE struct box box_of_lane(const struct attn_args &a, const struct work &w,
-                              const struct kv_boxes &boxes, int n) {
+                              const struct kv_boxes &boxes, struct tile_range keys, int i) {
+    const int lane = (int)threadIdx.x % LANES;
+    const int n = kv_tile(keys, min(i + (lane >> boxes.count_log2), keys.end - keys.begin - 1));
     if (!is_paged(a)) {
         return {boxes.batch, boxes.first_key + n * ATTN_BN};
     }
-    const int rows = min(a.page_size, (int)ATTN_BN), lane = (int)threadIdx.x % LANES;
-    const int key = min(n * ATTN_BN + min(lane * rows, ATTN_BN - 1), w.seq_kv - 1);
-    return {page_of_key(a, w.batch, key), row_in_page(a, key) & -rows}; /* rows: a power of 2 */
+    const int rows = min(a.page_size, (int)ATTN_BN); /* a power of 2 */
+    const int in_tile = lane & ((1 << boxes.count_log2) - 1);
+    const int key = min(n * ATTN_BN + in_tile * rows, w.seq_kv - 1);
+    return {page_of_key(a, w.batch, key), row_in_page(a, key) & -rows};
+}
+
+/* The lane with the first box of the i-th KV tile. Called for i = 0, 1, 2 ... */
+INLINE int lane_of_tile(struct page_batch &batch, const struct attn_args &a, const struct work &w,
+                        const struct kv_boxes &boxes, struct tile_range keys, int i) {
+    const int tiles = LANES >> boxes.count_log2, place = i & (tiles - 1);
+    if (place == 0) {
+        batch.own = i == 0 ? box_of_lane(a, w, boxes, keys, 0) : batch.next;
+        if (i + tiles < keys.end - keys.begin) {
+            batch.next = box_of_lane(a, w, boxes, keys, i + tiles);
+        }
+    }
+    return place << boxes.count_log2;
 }
 
 /* Operands of a TMA load are uniform registers. A shuffle inside a branch on elect.sync puts them
  * there in one instruction; for divergent lanes ptxas makes a loop of 60 cycles per box. */
 template <int count>
 INLINE void load_each_box(unsigned to, const struct attn_tensor_map *map, unsigned barrier,
-                          struct box box, const struct kv_boxes &boxes) {
+                          struct box box, int lane, const struct kv_boxes &boxes) {
 #pragma unroll
     for (int i = 0; i < count; i++) {
-        const int page = __shfl_sync(~0U, box.page, i);
-        const int row = count == 1 ? __shfl_sync(~0U, box.row, 0) : 0;
+        const int page = __shfl_sync(~0U, box.page, lane + i);
+        const int row = count == 1 ? __shfl_sync(~0U, box.row, lane) : 0;
         if (elect_one()) {
 #pragma unroll
             for (int c = 0; c < LOAD_BOXES; c++) {
@@ -256,21 +278,21 @@ INLINE void load_each_box(unsigned to, const struct attn_tensor_map *map, unsign
 
 static_assert(!MIXED || ATTN_BN == 64, "at most 8 boxes of 8 rows in a KV tile");
 
-/* A tile of K or V, by all lanes. */
+/* A tile of K or V, whose first box `lane` has; by all lanes. */
 INLINE void load_boxes(unsigned to, const struct attn_tensor_map *map, unsigned barrier,
-                       struct box box, const struct kv_boxes &boxes) {
+                       struct box box, int lane, const struct kv_boxes &boxes) {
     if (elect_one()) {
         mbarrier_arrive_expect(barrier, LOAD_BYTES);
     }
-    switch (boxes.count) {
-    case 1: load_each_box<1>(to, map, barrier, box, boxes); break;
-    case 2: load_each_box<2>(to, map, barrier, box, boxes); break;
-    case 4: load_each_box<4>(to, map, barrier, box, boxes); break;
-    default: load_each_box<8>(to, map, barrier, box, boxes);
+    switch (boxes.count_log2) {
+    case 0: load_each_box<1>(to, map, barrier, box, lane, boxes); break;
+    case 1: load_each_box<2>(to, map, barrier, box, lane, boxes); break;
+    case 2: load_each_box<4>(to, map, barrier, box, lane, boxes); break;
+    default: load_each_box<8>(to, map, barrier, box, lane, boxes);
     }
 }
 
-/* One Q tile: the first K, Q with its descriptor, the other K. The table is read a tile ahead. */
+/* One Q tile: the first K, Q with its descriptor, the other K. */
 INLINE void load_q_and_keys(const struct attn_tma_args &t, struct producer &p, bool safe) {
     const struct attn_args &a = t.a;
     const struct work w = p.w;
@@ -279,23 +301,18 @@ INLINE void load_q_and_keys(const struct attn_tma_args &t, struct producer &p, b
     const struct kv_boxes boxes = kv_boxes_of(a, w);
     const bool packed = a.cu_seqlens_q != 0;
     const int count = keys.end - keys.begin;
-    struct box box = {};
-    if (count > 0) {
-        box = box_of_lane(a, w, boxes, kv_tile(keys, 0));
-    }
+    struct page_batch pages = {};
 #pragma unroll 1
     for (int i = 0; i < max(count, 1); i++) {
         if (!safe && i == max(count - 1, 0)) {
             fetch_next_tile(t, p);
         }
         if (count > 0) {
-            const struct box own = box;
-            if (i + 1 < count) {
-                box = box_of_lane(a, w, boxes, kv_tile(keys, i + 1));
-            }
+            const int lane = lane_of_tile(pages, a, w, boxes, keys, i);
             mbarrier_wait(p.b.k_empty + (unsigned)(p.k.stage * MBARRIER_BYTES), p.k.parity);
             load_boxes(p.at.k + (unsigned)(p.k.stage * LOAD_BYTES), &t.k,
-                       p.b.k_full + (unsigned)(p.k.stage * MBARRIER_BYTES), own, boxes);
+                       p.b.k_full + (unsigned)(p.k.stage * MBARRIER_BYTES), pages.own, lane,
+                       boxes);
             advance<LOAD_STAGES>(p.k);
         }
         if (i == 0) {

@@ -73,11 +73,16 @@ enum {
     PRODUCER_THREADS = FULL ? LANES : 1, /* FULL: a lane for a sequence; the first issues loads */
     /* setmaxnreg: the CTA is launched with 384 x 168, 512 x 128 or 640 x 96 registers, and these
      * sum up to no more: 128 x 40 + 256 x 232, 128 x 32 + 384 x 160, 128 x 32 + 512 x 112; where
-     * loader warps need some (loader.h), 128 x 104 + 256 x 200. */
+     * loader warps need some (loader.h), 128 x 104 + 256 x 200; where they look up pages, 128 x 56 +
+     * 256 x 224, and where they convert fp8, 128 x 88 + 256 x 208. */
     PRODUCER_REGISTERS = LISTED           ? 104
+                         : MIXED && FP8   ? 88
+                         : MIXED          ? 56
                          : CONSUMERS == 2 ? 40
                                           : 32,
     CONSUMER_REGISTERS = LISTED           ? 200
+                         : MIXED && FP8   ? 208
+                         : MIXED          ? 224
                          : CONSUMERS == 2 ? 232
                          : CONSUMERS == 3 ? 160
                                           : 112

@@ -14,31 +14,25 @@
 
 enum { VALUE_WARP = 1 }; /* of the producer's warpgroup */
 
-/* V of one Q tile. The table is read a tile ahead. */
+/* V of one Q tile. */
 INLINE void load_values(const struct attn_tma_args &t, struct producer &p, const struct work &w,
                         struct tile_range keys) {
     const struct attn_args &a = t.a;
     const struct kv_boxes boxes = kv_boxes_of(a, w);
     const int count = keys.end - keys.begin;
-    struct box box = {};
-    if (count > 0) {
-        box = box_of_lane(a, w, boxes, kv_tile(keys, 0));
-    }
+    struct page_batch pages = {};
 #pragma unroll 1
     for (int i = 0; i < count; i++) {
         const unsigned full = p.b.v_full + (unsigned)(p.v.stage * MBARRIER_BYTES);
         const int in_use = FP8 ? (int)ATTN_BN : v_rows_in_use(a, w, kv_tile(keys, i));
-        const struct box own = box;
-        if (i + 1 < count) {
-            box = box_of_lane(a, w, boxes, kv_tile(keys, i + 1));
-        }
+        const int lane = lane_of_tile(pages, a, w, boxes, keys, i);
         mbarrier_wait(p.b.v_empty + (unsigned)(p.v.stage * MBARRIER_BYTES), p.v.parity);
         if (in_use < ATTN_BN) {
             post_v_tail(p, p.v.stage, in_use);
             __syncwarp(); /* another lane may be the one that signals it */
         }
         load_boxes(p.at.v + (unsigned)(p.v.stage * LOAD_BYTES), &t.v,
-                   in_use < ATTN_BN ? p.b.v_landed : full, own, boxes);
+                   in_use < ATTN_BN ? p.b.v_landed : full, pages.own, lane, boxes);
         advance<LOAD_STAGES>(p.v);
     }
 }
