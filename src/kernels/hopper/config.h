@@ -35,6 +35,13 @@ enum { MIXED = 1 };
 enum { MIXED = 0 };
 #endif
 
+/* batch_invariant: hopper/invariant.h. */
+#ifdef ATTN_INVARIANT
+enum { INVARIANT = 1 };
+#else
+enum { INVARIANT = 0 };
+#endif
+
 /* A bias, a boolean mask, or both are read for each score, and KV tiles are listed (scores.h). */
 #ifdef ATTN_BIAS
 enum { TAKES_BIAS = 1 };

@@ -17,6 +17,7 @@
 #ifndef ATTN_KERNELS_HOPPER_PRODUCER_H
 #define ATTN_KERNELS_HOPPER_PRODUCER_H
 
+#include "hopper/gather.h"
 #include "hopper/scores.h"
 
 /* ---- tails of V ------------------------------------------------------------------------------ */
@@ -135,7 +136,9 @@ INLINE void publish_q_tile(const struct attn_tma_args &t, struct producer &p, co
             SPLIT_KV ? (int)p.retry : safe,
             0,
             SPLIT_KV ? p.item : 0,
-            SPLIT_KV ? max(min(all.end - all.begin, splits_of_item(t.a, p.item)), 1) : 0,
+            INVARIANT  ? chunks_of_q_tile(t.a, all, p.item)
+            : SPLIT_KV ? max(min(all.end - all.begin, splits_of_item(t.a, p.item)), 1)
+                       : 0,
             MIXED ? p.slot : 0};
         if (load) {
             const int query = first_query + query_of(t.a, w.first_row);
@@ -208,7 +211,7 @@ INLINE void load_q_tile(const struct attn_tma_args &t, struct producer &p, bool 
  * pages it is a KV tile, and `page` is the batch entry. */
 struct kv_boxes {
     int head, batch, first_key;
-    int count;                 /* of a KV tile */
+    int count;                 /* of a KV tile, or GATHERED */
     unsigned long long policy; /* of L2: evict-first for what no other Q tile reads */
 };
 
@@ -219,7 +222,7 @@ struct box {
 INLINE struct kv_boxes kv_boxes_of(const struct attn_args &a, const struct work &w) {
     const bool packed = a.cu_seqlens_q != 0 && !is_paged(a);
     return {head_kv_of(a, w), packed ? 0 : w.batch, packed ? a.cu_seqlens_kv[w.batch] : 0,
-            is_paged(a) ? ATTN_BN / min(a.page_size, (int)ATTN_BN) : 1,
+            boxes_of_tile(a),
             l2_policy(w.rows <= ATTN_BM && a.packed_heads == a.heads_per_kv)};
 }
 
@@ -293,9 +296,15 @@ INLINE void load_q_and_keys(const struct attn_tma_args &t, struct producer &p, b
             if (i + 1 < count) {
                 box = box_of_lane(a, w, boxes, kv_tile(keys, i + 1));
             }
+            const unsigned to = p.at.k + (unsigned)(p.k.stage * LOAD_BYTES);
+            const unsigned full = p.b.k_full + (unsigned)(p.k.stage * MBARRIER_BYTES);
             mbarrier_wait(p.b.k_empty + (unsigned)(p.k.stage * MBARRIER_BYTES), p.k.parity);
-            load_boxes(p.at.k + (unsigned)(p.k.stage * LOAD_BYTES), &t.k,
-                       p.b.k_full + (unsigned)(p.k.stage * MBARRIER_BYTES), own, boxes);
+            if (INVARIANT && boxes.count == GATHERED) {
+                gather_tile(a, w, {k_of(a, w), a.k_batch, a.k_row, a.head_dim}, kv_tile(keys, i),
+                            to, full);
+            } else {
+                load_boxes(to, &t.k, full, own, boxes);
+            }
             advance<LOAD_STAGES>(p.k);
         }
         if (i == 0) {

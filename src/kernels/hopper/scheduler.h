@@ -51,6 +51,8 @@
 
 #include "hopper/packed.h"
 
+#include "hopper/chunks.h"
+
 #include "hopper/mixed.h"
 
 /* ---- the policy of this tile (config.h) ------------------------------------------------------ */
@@ -179,12 +181,37 @@ INLINE int splits_of_item(const struct attn_args &a, int item) {
     return MIXED ? item >> SPLIT_BITS : a.num_splits;
 }
 
+/* INVARIANT: the chunk of a split, of a Q tile that sees these KV tiles: the last chunk first, as
+ * the mainloop takes tiles. An item that is no split is all chunks. */
+INLINE struct tile_range kv_tiles_of_chunk(const struct attn_args &a, struct tile_range keys,
+                                           int item) {
+    if (splits_of_item(a, item) == 1 || keys.begin == keys.end) {
+        return keys;
+    }
+    const int chunk = chunk_of_tile(keys.end - 1) - split_of_item(a, item);
+    if (chunk < chunk_of_tile(keys.begin)) {
+        return {keys.begin, keys.begin};
+    }
+    return {max(keys.begin, chunk_begin(chunk)), min(keys.end, chunk_begin(chunk + 1))};
+}
+
+/* Splits that have keys, or 1. */
+INLINE int chunks_of_q_tile(const struct attn_args &a, struct tile_range keys, int item) {
+    if (splits_of_item(a, item) == 1 || keys.begin == keys.end) {
+        return 1;
+    }
+    return chunk_of_tile(keys.end - 1) - chunk_of_tile(keys.begin) + 1;
+}
+
 /* SPLIT_KV: a nearly equal share of a Q tile's KV tiles, empty for the last splits if there are
  * fewer tiles than splits. */
 INLINE struct tile_range kv_tiles_of_split(const struct attn_args &a, struct tile_range keys,
                                            int item) {
     if (!SPLIT_KV) {
         return keys;
+    }
+    if (INVARIANT) {
+        return kv_tiles_of_chunk(a, keys, item);
     }
     const int split = split_of_item(a, item), splits = splits_of_item(a, item);
     const int each = (keys.end - keys.begin) / splits;

@@ -27,7 +27,9 @@ INLINE void load_values(const struct attn_tma_args &t, struct producer &p, const
 #pragma unroll 1
     for (int i = 0; i < count; i++) {
         const unsigned full = p.b.v_full + (unsigned)(p.v.stage * MBARRIER_BYTES);
-        const int in_use = FP8 ? (int)ATTN_BN : v_rows_in_use(a, w, kv_tile(keys, i));
+        const bool gathered = INVARIANT && boxes.count == GATHERED;
+        const int in_use =
+            FP8 || gathered ? (int)ATTN_BN : v_rows_in_use(a, w, kv_tile(keys, i));
         const struct box own = box;
         if (i + 1 < count) {
             box = box_of_lane(a, w, boxes, kv_tile(keys, i + 1));
@@ -37,8 +39,13 @@ INLINE void load_values(const struct attn_tma_args &t, struct producer &p, const
             post_v_tail(p, p.v.stage, in_use);
             __syncwarp(); /* another lane may be the one that signals it */
         }
-        load_boxes(p.at.v + (unsigned)(p.v.stage * LOAD_BYTES), &t.v,
-                   in_use < ATTN_BN ? p.b.v_landed : full, own, boxes);
+        const unsigned to = p.at.v + (unsigned)(p.v.stage * LOAD_BYTES);
+        if (gathered) {
+            gather_tile(a, w, {v_of(a, w), a.v_batch, a.v_row, a.head_dim_v}, kv_tile(keys, i), to,
+                        full);
+        } else {
+            load_boxes(to, &t.v, in_use < ATTN_BN ? p.b.v_landed : full, own, boxes);
+        }
         advance<LOAD_STAGES>(p.v);
     }
 }
