@@ -195,9 +195,9 @@ INLINE void chunk_epilogue(struct consumer &c, const struct attn_args &a, struct
 }
 
 /* end-of-work, with so many retries served: whether that is all that were requested. */
-INLINE bool is_end_of_work(struct consumer &c, int retries_served) {
+INLINE bool is_end_of_work(struct consumer &c, const struct attn_args &a, int retries_served) {
     release_stored_q(c);
-    named_barrier_sync(END_BARRIER, END_THREADS); /* no request can follow */
+    named_barrier_sync(END_BARRIER, end_threads(a)); /* no request can follow */
     if (*(volatile unsigned *)&c.descriptors->retries_requested == (unsigned)retries_served) {
         return true;
     }
@@ -219,7 +219,7 @@ INLINE void consumer_loop(const struct attn_tma_args &t, struct consumer &c) {
         mbarrier_wait(c.b.q_full + (unsigned)(c.q.stage * MBARRIER_BYTES), c.q.parity);
         struct work w = read_descriptor(own_descriptor(c), c.lane, safe);
         if (w.first_row < 0) {
-            if (is_end_of_work(c, safe)) {
+            if (is_end_of_work(c, a, safe)) {
                 break;
             }
             continue;

@@ -43,6 +43,7 @@
 #define ATTN_SINK 1
 #include "hopper/consumer.h"
 #include "hopper/convert.h"
+#include "hopper/gather.h"
 #include "hopper/loader.h"
 #include "hopper/producer.h"
 #include "hopper/values.h"
@@ -92,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
         for (unsigned i = 0; i < Q_STAGES; i++) {
             mbarrier_init(b.q_full + i * MBARRIER_BYTES, 1);
-            mbarrier_init(b.q_empty + i * MBARRIER_BYTES, 4 * CONSUMERS + FOLLOWERS);
+            mbarrier_init(b.q_empty + i * MBARRIER_BYTES, 4 * CONSUMERS + FOLLOWERS + gathers(t.a));
         }
         for (int i = 0; i < 2 * Q_STAGES; i++) {
             descriptors.descriptor[i].retry = 0;
@@ -121,6 +122,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             const int warp = __shfl_sync(~0U, (int)threadIdx.x % WG_THREADS / LANES, 0);
             if (warp == 0) {
                 producer_loop(t, loads, load_b, &descriptors, scores);
+            } else if (gathers(t.a)) {
+                if (warp == VALUE_WARP || warp == KEY_WARP) {
+                    gather_loop(t.a, at, b, &descriptors, warp == VALUE_WARP);
+                }
             } else if (MIXED && warp == VALUE_WARP) {
                 value_loop(t, loads, load_b, &descriptors);
             } else if (FP8) {

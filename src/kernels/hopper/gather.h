@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * gather.h - forward_invariant.cu: a KV tile over pages that are no TMA boxes (1 to 7 rows, 24 ...),
- * copied row by row, since the bits of a row must not depend on the size of pages. Slow: one tile of
- * K and one of V are in flight.
+ * gather.h - two warps of forward_invariant.cu that load K and V over pages that are no TMA boxes (1
+ * to 7 rows, 24 ...), row by row, since the bits of a row must not depend on the size of pages. They
+ * take Q tiles from their descriptors, as the warp that loads V by TMA does (values.h). Slow: one
+ * tile of K and one of V are in flight.
  *
- * Invariant: the tile is what TMA would have written; rows after the last key are 0.
+ * Invariant: a tile is what TMA would have written, but for rows after the last key, which are 0.
  */
 #ifndef ATTN_KERNELS_HOPPER_GATHER_H
 #define ATTN_KERNELS_HOPPER_GATHER_H
 
 #include "hopper/cp_async.h"
-#include "hopper/tile.h"
+#include "hopper/values.h"
 
-enum { GATHERED = 0 }; /* boxes of a KV tile */
+enum { KEY_WARP = 2 }; /* of the producer's warpgroup; V: VALUE_WARP */
 
 /* K or V in global memory: the head in the pool's first page. */
 struct cache {
@@ -21,18 +22,15 @@ struct cache {
     int columns;
 };
 
-/* Boxes of a KV tile: each is a page or the tile, whichever is smaller. A swizzle has 8 rows. */
-INLINE int boxes_of_tile(const struct attn_args &a) {
-    if (!is_paged(a) || a.page_size % ATTN_BN == 0) {
-        return 1;
+INLINE struct cache cache_of(const struct attn_args &a, const struct work &w, bool values) {
+    if (values) {
+        return {v_of(a, w), a.v_batch, a.v_row, a.head_dim_v};
     }
-    return !INVARIANT || (ATTN_BN % a.page_size == 0 && a.page_size % 8 == 0)
-               ? ATTN_BN / min(a.page_size, (int)ATTN_BN)
-               : (int)GATHERED;
+    return {k_of(a, w), a.k_batch, a.k_row, a.head_dim};
 }
 
-/* KV tile n, by all lanes: 16 bytes per copy, swizzled as TMA would. The barrier counts one arrival.
- * Where the tile may be read by wgmma, the copies have landed and are visible to it. */
+/* KV tile n, by all lanes: 16 bytes per copy, swizzled as TMA would. Where the barrier, which counts
+ * one arrival, completes, the copies have landed and wgmma sees them. */
 INLINE void gather_tile(const struct attn_args &a, const struct work &w, const struct cache &from,
                         int n, unsigned to, unsigned full) {
     enum { PIECES = COLUMNS / 8, AT_ONCE = LANES / PIECES };
@@ -43,11 +41,11 @@ INLINE void gather_tile(const struct attn_args &a, const struct work &w, const s
     for (int begin = 0; begin < ATTN_BN; begin += LANES) {
         const int own = min(n * ATTN_BN + begin + lane, w.seq_kv - 1);
         const long long offset = key_offset(a, w, own, from.page, from.row);
-#pragma unroll 4
-        for (int i = lane / PIECES; i < LANES; i += AT_ONCE) {
-            const int row = begin + i;
+#pragma unroll 1
+        for (int i = 0; i < LANES; i += AT_ONCE) {
+            const int line = i + lane / PIECES, row = begin + line;
             const bool there = exists && n * ATTN_BN + row < w.seq_kv;
-            const cache_element *const source = from.first + __shfl_sync(~0U, offset, i);
+            const cache_element *const source = from.first + __shfl_sync(~0U, offset, line);
             cp_async<16>(to + (unsigned)(row * SWIZZLE_BYTES + ((piece ^ row) & 7) * 16),
                          there ? source + piece * 8 : source, there ? 16 : 0);
         }
@@ -57,6 +55,26 @@ INLINE void gather_tile(const struct attn_args &a, const struct work &w, const s
     __syncwarp();
     if (lane == 0) {
         mbarrier_arrive(full);
+    }
+}
+
+INLINE void gather_loop(const struct attn_args &a, const struct stages &at,
+                        const struct barriers &b, struct descriptors *descriptors, bool values) {
+    const unsigned to = values ? at.v : at.k;
+    const unsigned full = values ? b.v_full : b.k_full, empty = values ? b.v_empty : b.k_empty;
+    struct ring q = {0, 0}, ring = {0, 1}; /* stages are empty */
+    struct work w;
+    struct tile_range keys;
+#pragma unroll 1
+    while (next_q_tile(a, b, descriptors, q, w, keys)) {
+        const struct cache from = cache_of(a, w, values);
+#pragma unroll 1
+        for (int i = 0; i < keys.end - keys.begin; i++) {
+            mbarrier_wait(empty + (unsigned)(ring.stage * MBARRIER_BYTES), ring.parity);
+            gather_tile(a, w, from, kv_tile(keys, i), to + (unsigned)(ring.stage * KV_BYTES),
+                        full + (unsigned)(ring.stage * MBARRIER_BYTES));
+            advance<ATTN_STAGES>(ring);
+        }
     }
 }
 

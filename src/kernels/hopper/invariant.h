@@ -29,8 +29,10 @@
 
 #include "hopper/mainloop.h"
 
-static_assert(!INVARIANT || (MIXED && OVERLAP && ATTN_BN == 64),
-              "one scheduler for all steps; a chunk is as many keys for every tile");
+static_assert(!INVARIANT || (MIXED && OVERLAP), "one scheduler and one mainloop for all steps");
+static_assert(LEAST_CHUNK * 64 == ATTN_LEAST_CHUNK_KEYS &&
+                  (int)CHUNKS_OF_OCTAVE == ATTN_CHUNKS_OF_OCTAVE && (!INVARIANT || ATTN_BN == 64),
+              "as the host counts");
 
 /* ---- softmax --------------------------------------------------------------------------------- */
 
@@ -105,76 +107,162 @@ INLINE void merge_state(struct merge (&merge)[2], struct softmax_state &merged_r
     }
 }
 
-INLINE void merge_chunk(float (&merged_o)[O_REGS], struct softmax_state &merged_rows,
-                        const float (&o)[O_REGS], const struct softmax_state &state) {
-    struct merge merge[2];
-    merge_state(merge, merged_rows, state.m, state.l);
+/* What is merged of the chunks after the one that is computed. At D 128 two O and two P exceed the
+ * registers of a thread; most of this O waits in shared memory. */
+enum { HELD = ATTN_D > 64 ? O_REGS / 4 : O_REGS, STORED = (O_REGS - HELD) / 4 };
+
+struct merged_chunks {
+    float o[HELD];
+    struct softmax_state rows;
+};
+
+/* Of a warpgroup; an item that is a chunk has no chunks to merge, and merges those of other CTAs. */
+union chunk_memory {
+    float4 o[STORED > 0 ? STORED : 1][WG_THREADS];
+    struct warp_partial rows;
+};
+
+INLINE union chunk_memory *chunk_memory_of(int group) {
+    __shared__ union chunk_memory memory[CONSUMERS];
+    return &memory[group];
+}
+
+INLINE float4 merged(const struct merge (&merge)[2], const float4 &x, const float *other) {
+    return make_float4(merged(merge[0], x.x, other[0]), merged(merge[0], x.y, other[1]),
+                       merged(merge[1], x.z, other[2]), merged(merge[1], x.w, other[3]));
+}
+
+INLINE void begin_merge(struct merged_chunks &after, int group) {
+    after.rows = softmax_begin();
 #pragma unroll
-    for (int i = 0; i < O_REGS; i++) {
-        merged_o[i] = merged(merge[i / 2 % 2], merged_o[i], o[i]);
+    for (int i = 0; i < HELD; i++) {
+        after.o[i] = 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < STORED; i++) {
+        chunk_memory_of(group)->o[i][threadIdx.x % WG_THREADS] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
+}
+
+/* A chunk joins those after it. `last`: all become o and state. */
+template <bool last>
+INLINE void merge_chunk(struct merged_chunks &after, float (&o)[O_REGS],
+                        struct softmax_state &state, int group) {
+    struct merge merge[2];
+    merge_state(merge, after.rows, state.m, state.l);
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        const float x = merged(merge[i / 2 % 2], after.o[i], o[i]);
+        (last ? o[i] : after.o[i]) = x;
+    }
+#pragma unroll
+    for (int i = 0; i < STORED; i++) {
+        float4 &at = chunk_memory_of(group)->o[i][threadIdx.x % WG_THREADS];
+        const float4 x = merged(merge, at, &o[HELD + 4 * i]);
+        if (last) {
+            o[HELD + 4 * i] = x.x;
+            o[HELD + 4 * i + 1] = x.y;
+            o[HELD + 4 * i + 2] = x.z;
+            o[HELD + 4 * i + 3] = x.w;
+        } else {
+            at = x;
+        }
+    }
+    if (last) {
+        state = after.rows;
     }
 }
 
 /* ---- mainloop -------------------------------------------------------------------------------- */
 
-/* S of tile n, O += PV of the tile before; S has arrived. */
+/* S of tile n, O += PV of the tile before, in flight. */
 INLINE void start_tile(struct consumer &c, float (&s)[S_REGS], unsigned q, float (&o)[O_REGS],
                        unsigned (&before)[P_REGS]) {
     wait_k(c);
     gemm_qk(s, q, stage_k(c));
     wait_v(c);
     gemm_pv(o, before, stage_v(c));
-    finish_s<true>(c, s, o, before);
 }
 
-template <bool options>
+/* Tile n of a chunk, not its first. Not `overlap`: p may be `before`. */
+template <bool overlap, bool options>
 INLINE void tile_of_chunk(struct consumer &c, const struct attn_args &a, const struct work &w,
                           const struct warpgroup_rows &rows, int n, unsigned q, float (&o)[O_REGS],
                           unsigned (&before)[P_REGS], unsigned (&p)[P_REGS],
                           struct softmax_state &state) {
     float s[S_REGS];
     start_tile(c, s, q, o, before);
+    finish_s<overlap>(c, s, o, before);
     if (options) {
         apply_options(s, a, w, rows, n, true, c.lane);
     }
     const unsigned rescaled = softmax_by_row(p, s, rows.scale, state);
-    finish_o<true>(c, o, before, state, rescaled);
+    finish_o<overlap>(c, o, before, state, rescaled);
 }
 
-/* The tiles from n - 1 to `last`, whose P is then in p. PV reads one P while softmax writes the
- * other. */
+/* Tile n, the first of a chunk: the chunk after it is complete, and is merged. p may be `before`. */
 template <bool options>
-INLINE void tiles_of_chunk(struct consumer &c, const struct attn_args &a, const struct work &w,
-                           const struct warpgroup_rows &rows, int &n, int last, unsigned q,
-                           float (&o)[O_REGS], unsigned (&p)[P_REGS], unsigned (&other)[P_REGS],
-                           struct softmax_state &state) {
-#pragma unroll 1
-    while (n > last) {
-        tile_of_chunk<options>(c, a, w, rows, --n, q, o, p, other, state);
-        if (n == last) {
+INLINE void next_chunk(struct consumer &c, const struct attn_args &a, const struct work &w,
+                       const struct warpgroup_rows &rows, int n, unsigned q, float (&o)[O_REGS],
+                       unsigned (&before)[P_REGS], unsigned (&p)[P_REGS],
+                       struct softmax_state &state, struct merged_chunks &after) {
+    float s[S_REGS];
+    start_tile(c, s, q, o, before);
+    finish_s<false>(c, s, o, before);
+    merge_chunk<false>(after, o, state, c.group);
 #pragma unroll
-            for (int i = 0; i < P_REGS; i++) {
-                p[i] = other[i];
-            }
+    for (int i = 0; i < O_REGS; i++) {
+        o[i] = 0.0f;
+    }
+    if (options) {
+        apply_options(s, a, w, rows, n, true, c.lane);
+    }
+    first_of_chunk(p, s, rows.scale, state);
+}
+
+/* The tiles from n - 1 to `begin`; two P: PV reads one while softmax writes the other. */
+template <bool options>
+INLINE void tiles_of_chunks(struct consumer &c, const struct attn_args &a, const struct work &w,
+                            const struct warpgroup_rows &rows, int n, int begin, unsigned q,
+                            float (&o)[O_REGS], unsigned (&p)[P_REGS], unsigned (&other)[P_REGS],
+                            struct softmax_state &state, struct merged_chunks &after) {
+#pragma unroll 1
+    for (;;) {
+        if (n == begin) {
+            final_pv(c, o, p);
             return;
         }
-        tile_of_chunk<options>(c, a, w, rows, --n, q, o, other, p, state);
+        if (n == chunk_begin_of_tile(n)) {
+            next_chunk<options>(c, a, w, rows, --n, q, o, p, p, state, after);
+            continue;
+        }
+        tile_of_chunk<true, options>(c, a, w, rows, --n, q, o, p, other, state);
+        if (n == begin) {
+            final_pv(c, o, other);
+            return;
+        }
+        if (n == chunk_begin_of_tile(n)) {
+            next_chunk<options>(c, a, w, rows, --n, q, o, other, p, state, after);
+            continue;
+        }
+        tile_of_chunk<true, options>(c, a, w, rows, --n, q, o, other, p, state);
     }
 }
 
-/* KV tiles [begin, end) of this warpgroup's rows, the last first; `state` and o as from one chunk.
- * Tiles that no mask crosses, if no other option is set, take a loop without code for options. */
+/* KV tiles [begin, end) of this warpgroup's rows, the last first; then `state` and o are those of
+ * one chunk. As in mainloop.h tiles that no mask crosses, if no other option is set, take a loop
+ * without code for options. */
 INLINE void mainloop_of_chunks(struct consumer &c, const struct attn_args &a, const struct work &w,
                                const struct warpgroup_rows &rows, int begin, int end, unsigned q,
                                float (&o)[O_REGS], struct softmax_state &state) {
     unsigned p[P_REGS], other[P_REGS];
-    float merged_o[O_REGS];
-    struct softmax_state merged_rows = softmax_begin();
-    const int crossed = is_plain(a) ? max(rows.common.end / ATTN_BN, 0) : 0; /* from there on */
+    struct merged_chunks after;
+    const bool plain = is_plain(a);
+    const int crossed = rows.common.end / ATTN_BN; /* from there on, if `plain` */
+    const bool several = chunk_begin_of_tile(end - 1) > begin;
     int n = end - 1;
-#pragma unroll
-    for (int i = 0; i < O_REGS; i++) {
-        merged_o[i] = 0.0f;
+    if (several) {
+        begin_merge(after, c.group);
     }
     {
         float s[S_REGS];
@@ -187,36 +275,20 @@ INLINE void mainloop_of_chunks(struct consumer &c, const struct attn_args &a, co
         first_of_chunk(p, s, rows.scale, state);
     }
 #pragma unroll 1
-    for (;;) {
-        const int last = max(chunk_begin_of_tile(n), begin);
-        tiles_of_chunk<true>(c, a, w, rows, n, max(last, min(crossed, n)), q, o, p, other, state);
-        tiles_of_chunk<false>(c, a, w, rows, n, last, q, o, p, other, state);
-        if (n == begin) {
-            break;
-        }
-        float s[S_REGS];
-        struct softmax_state fresh = softmax_begin();
-        start_tile(c, s, q, o, p);
-        apply_options(s, a, w, rows, --n, true, c.lane);
-        first_of_chunk(other, s, rows.scale, fresh);
-        finish_o<true>(c, o, p, state, 0);
-        merge_chunk(merged_o, merged_rows, o, state);
-        state = fresh;
-#pragma unroll
-        for (int i = 0; i < O_REGS; i++) {
-            o[i] = 0.0f;
-        }
-#pragma unroll
-        for (int i = 0; i < P_REGS; i++) {
-            p[i] = other[i];
+    while (plain && n > max(begin, crossed)) {
+        if (n == chunk_begin_of_tile(n)) {
+            next_chunk<true>(c, a, w, rows, --n, q, o, p, p, state, after);
+        } else {
+            tile_of_chunk<false, true>(c, a, w, rows, --n, q, o, p, p, state);
         }
     }
-    final_pv(c, o, p);
-    merge_chunk(merged_o, merged_rows, o, state);
-    state = merged_rows;
-#pragma unroll
-    for (int i = 0; i < O_REGS; i++) {
-        o[i] = merged_o[i];
+    if (plain) {
+        tiles_of_chunks<false>(c, a, w, rows, n, begin, q, o, p, other, state, after);
+    } else {
+        tiles_of_chunks<true>(c, a, w, rows, n, begin, q, o, p, other, state, after);
+    }
+    if (several) {
+        merge_chunk<true>(after, o, state, c.group);
     }
 }
 
@@ -336,8 +408,7 @@ INLINE void take_merged(float (&o)[O_REGS], struct softmax_state &state,
 INLINE bool join_chunks(const struct consumer &c, float (&o)[O_REGS], struct softmax_state &state,
                         const struct attn_args &a, const struct work &w, int split, int splits,
                         int slot) {
-    __shared__ struct warp_partial merged_rows[CONSUMERS];
-    struct warp_partial *const here = &merged_rows[c.group];
+    struct warp_partial *const here = &chunk_memory_of(c.group)->rows;
     const int first = w.first_row + c.group * WG_ROWS, rows = w.rows - first, barrier = WG_BARRIER + c.group;
     const int stride = row_warps(a);
     unsigned long long *const counter = chunk_counter(a, slot, c.group);

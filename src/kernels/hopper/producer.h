@@ -17,7 +17,6 @@
 #ifndef ATTN_KERNELS_HOPPER_PRODUCER_H
 #define ATTN_KERNELS_HOPPER_PRODUCER_H
 
-#include "hopper/gather.h"
 #include "hopper/scores.h"
 
 /* ---- tails of V ------------------------------------------------------------------------------ */
@@ -281,7 +280,8 @@ INLINE void load_q_and_keys(const struct attn_tma_args &t, struct producer &p, b
     const struct tile_range keys = kv_tiles_of_split(a, all, p.item);
     const struct kv_boxes boxes = kv_boxes_of(a, w);
     const bool packed = a.cu_seqlens_q != 0;
-    const int count = keys.end - keys.begin;
+    const bool any = keys.begin < keys.end;
+    const int count = gathers(a) ? 0 : keys.end - keys.begin; /* K by another warp (gather.h) */
     struct box box = {};
     if (count > 0) {
         box = box_of_lane(a, w, boxes, kv_tile(keys, 0));
@@ -296,19 +296,13 @@ INLINE void load_q_and_keys(const struct attn_tma_args &t, struct producer &p, b
             if (i + 1 < count) {
                 box = box_of_lane(a, w, boxes, kv_tile(keys, i + 1));
             }
-            const unsigned to = p.at.k + (unsigned)(p.k.stage * LOAD_BYTES);
-            const unsigned full = p.b.k_full + (unsigned)(p.k.stage * MBARRIER_BYTES);
             mbarrier_wait(p.b.k_empty + (unsigned)(p.k.stage * MBARRIER_BYTES), p.k.parity);
-            if (INVARIANT && boxes.count == GATHERED) {
-                gather_tile(a, w, {k_of(a, w), a.k_batch, a.k_row, a.head_dim}, kv_tile(keys, i),
-                            to, full);
-            } else {
-                load_boxes(to, &t.k, full, own, boxes);
-            }
+            load_boxes(p.at.k + (unsigned)(p.k.stage * LOAD_BYTES), &t.k,
+                       p.b.k_full + (unsigned)(p.k.stage * MBARRIER_BYTES), own, boxes);
             advance<LOAD_STAGES>(p.k);
         }
         if (i == 0) {
-            publish_q_tile(t, p, w, all, safe, count > 0, packed ? a.cu_seqlens_q[w.batch] : 0,
+            publish_q_tile(t, p, w, all, safe, any, packed ? a.cu_seqlens_q[w.batch] : 0,
                            packed ? 0 : w.batch);
         }
     }

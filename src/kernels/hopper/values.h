@@ -27,9 +27,7 @@ INLINE void load_values(const struct attn_tma_args &t, struct producer &p, const
 #pragma unroll 1
     for (int i = 0; i < count; i++) {
         const unsigned full = p.b.v_full + (unsigned)(p.v.stage * MBARRIER_BYTES);
-        const bool gathered = INVARIANT && boxes.count == GATHERED;
-        const int in_use =
-            FP8 || gathered ? (int)ATTN_BN : v_rows_in_use(a, w, kv_tile(keys, i));
+        const int in_use = FP8 ? (int)ATTN_BN : v_rows_in_use(a, w, kv_tile(keys, i));
         const struct box own = box;
         if (i + 1 < count) {
             box = box_of_lane(a, w, boxes, kv_tile(keys, i + 1));
@@ -39,13 +37,8 @@ INLINE void load_values(const struct attn_tma_args &t, struct producer &p, const
             post_v_tail(p, p.v.stage, in_use);
             __syncwarp(); /* another lane may be the one that signals it */
         }
-        const unsigned to = p.at.v + (unsigned)(p.v.stage * LOAD_BYTES);
-        if (gathered) {
-            gather_tile(a, w, {v_of(a, w), a.v_batch, a.v_row, a.head_dim_v}, kv_tile(keys, i), to,
-                        full);
-        } else {
-            load_boxes(to, &t.v, in_use < ATTN_BN ? p.b.v_landed : full, own, boxes);
-        }
+        load_boxes(p.at.v + (unsigned)(p.v.stage * LOAD_BYTES), &t.v,
+                   in_use < ATTN_BN ? p.b.v_landed : full, own, boxes);
         advance<LOAD_STAGES>(p.v);
     }
 }
@@ -65,7 +58,7 @@ INLINE bool next_q_tile(const struct attn_args &a, const struct barriers &b,
         w = read_descriptor(descriptor, lane, safe);
         const int item = descriptor_word(descriptor->item, lane);
         if (w.first_row < 0) { /* as is_end_of_work */
-            named_barrier_sync(END_BARRIER, END_THREADS);
+            named_barrier_sync(END_BARRIER, end_threads(a));
             if (*(volatile unsigned *)&descriptors->retries_requested == (unsigned)safe) {
                 return false;
             }
