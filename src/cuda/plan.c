@@ -727,7 +727,9 @@ static void fill_grid(const struct cuda *cuda, const struct kernel_family *famil
                       const struct cut *cut, int64_t num_splits, const attn_problem *p,
                       unsigned grid[3]) {
     const int64_t tiles = cut->groups * cut->tiles;
-    const int64_t most = (p->seq_kv + SPLIT_KEYS - 1) / SPLIT_KEYS; /* SPLIT_DEVICE: splits */
+    const int64_t most = family->chunk_keys > 0 /* SPLIT_DEVICE: splits */
+                             ? count_chunks(p->seq_kv)
+                             : (p->seq_kv + SPLIT_KEYS - 1) / SPLIT_KEYS;
     int64_t ctas = tiles * num_splits;
     if (family->split_kv == SPLIT_DEVICE) {
         ctas = tiles * (most > 1 ? most : 1);
