@@ -25,7 +25,7 @@ enum {
     ITEMS_KEYS = 1024, /* at least, for a plan to prefer such a variant ... */
     ITEMS_CACHE = 2,   /* ... and so many times as many as queries */
     PARTIAL_ROWS = 16,
-    GROUP_ROWS = 64, /* of a warpgroup */
+    GROUP_ROWS = 64,              /* of a warpgroup */
     MOST_CHUNK_BYTES = 256 << 20, /* of partial results, batch_invariant */
     MOST_SLOT_BYTES = 128 << 20,  /* likewise, SPLIT_DEVICE */
     SPLIT_KEYS = 128, /* of a split that a kernel chooses, at least (kernels/hopper/mixed.h) */
@@ -345,7 +345,8 @@ static size_t count_partials(const struct variant *variant, const struct cut *cu
                                               : 0;
     }
     const int64_t splits = split->num_splits / (split->cluster > 0 ? split->cluster : 1);
-    return splits > 1 ? (size_t)((device ? 1 : splits) * (variant->info.block_q / PARTIAL_ROWS)) : 0;
+    return splits > 1 ? (size_t)((device ? 1 : splits) * (variant->info.block_q / PARTIAL_ROWS))
+                      : 0;
 }
 
 /* The two counters of the dynamic tile scheduler; of split-KV, where partial results meet in the
@@ -356,8 +357,8 @@ static void size_workspace(const struct variant *variant, const struct cut *cut,
                            struct cuda_geometry *geometry) {
     const size_t counter = sizeof *geometry->args.counters;
     const struct kernel_family *family = &kernel_families[variant->family];
-    const size_t places = (size_t)(family->split_kv == SPLIT_DEVICE ? split->num_splits
-                                                                    : cut->groups * cut->tiles);
+    const size_t places =
+        (size_t)(family->split_kv == SPLIT_DEVICE ? split->num_splits : cut->groups * cut->tiles);
     const int64_t counted = family->chunk_keys > 0 ? GROUP_ROWS : PARTIAL_ROWS;
     const size_t each = splits_items(family) ? (size_t)(variant->info.block_q / counted) : 1;
     const size_t partials = places * count_partials(variant, cut, split, p);

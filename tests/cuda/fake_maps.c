@@ -189,8 +189,9 @@ static bool grid_fits(const struct fake_launch *launch) {
     }
     const long long tiles = (long long)a->heads_all * a->tiles_q;
     const bool chunk = is_chunk(launch->kernel->name);
-    return (is_decode(launch->kernel->name) ? grid[0] == tiles * a->num_splits
-                                            : grid[0] <= tiles * (chunk && a->num_splits > 0 ? a->num_splits : 1)) &&
+    return (is_decode(launch->kernel->name)
+                ? grid[0] == tiles * a->num_splits
+                : grid[0] <= tiles * (chunk && a->num_splits > 0 ? a->num_splits : 1)) &&
            grid[1] == 1 && grid[2] == 1;
 }
 

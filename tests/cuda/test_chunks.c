@@ -36,7 +36,8 @@ TEST(every_tile_is_in_one_chunk) {
             return;
         }
     }
-    CHECK_EQ(chunk_of_tile(0x1ffffff), 64 + 16 * CHUNKS_OF_OCTAVE - 1); /* 2^31 keys in tiles of 64 */
+    CHECK_EQ(chunk_of_tile(0x1ffffff),
+             64 + 16 * CHUNKS_OF_OCTAVE - 1); /* 2^31 keys in tiles of 64 */
 }
 
 TEST(chunks_that_a_window_sees) {
@@ -130,7 +131,8 @@ static int take_all(int batch, int64_t left, int ctas, int all_slots) {
         split_tiles += split == 0 && splits > 1;
         if (splits > 1) {
             const int kv_tiles = (used_kv[x->sequence] + ATTN_BN - 1) / ATTN_BN;
-            const int seen = left < 0 ? kv_tiles : min(kv_tiles, (int)(left + ATTN_BM) / ATTN_BN + 2);
+            const int seen =
+                left < 0 ? kv_tiles : min(kv_tiles, (int)(left + ATTN_BM) / ATTN_BN + 2);
             CHECK_EQ(splits, chunks_of_tiles(kv_tiles, seen));
             if (!CHECK_MSG(x->slot >= 0 && x->slot + splits <= all_slots, "slot %d + %d of %d",
                            x->slot, splits, all_slots) ||

@@ -267,7 +267,7 @@ struct attn_merge_args {
 #define ATTN_CODE_STAGES 4
 #define ATTN_SMEM_hopper_mixed_fp8(bm, bn, d, warps, stages)                                       \
     (ATTN_SMEM_hopper_forward(bm, bn, d, warps, stages) +                                          \
-     2 * ATTN_CODE_STAGES * (bn) * ATTN_TMA_COLUMNS(d))
+     2 * ATTN_CODE_STAGES * (bn)*ATTN_TMA_COLUMNS(d))
 /* Q, K; P and m of a tile, and 1024 to align. */
 #define ATTN_SMEM_hopper_mla(bm, bn, d, warps, stages)                                             \
     (2 * ATTN_TMA_COLUMNS(d) * ((bm) + (stages) * (bn)) + 2 * (bm) * (bn) + 16 * (bm) + 1024)

@@ -55,7 +55,7 @@ enum { LISTED = TAKES_BIAS || TAKES_MASK };
 namespace policy {
 
 /* forward.cu without a mask, forward_causal.cu, forward_full.cu, forward_mask.cu, forward_bias.cu,
- * forward_chunk.cu and forward_mixed.cu */
+ * forward_chunk.cu, forward_mixed.cu and forward_invariant.cu */
 enum kernel { UNMASKED, CAUSAL, FULL_OPTIONS, MASK, BIAS, CHUNK };
 
 enum flag : unsigned {

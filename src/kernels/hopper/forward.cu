@@ -5,10 +5,11 @@
  *   producer warp: TMA loads of Q, K, V into mbarrier-guarded rings         (producer.h)
  *   forward_mixed.cu: V by a warp of its own                                (values.h)
  *   forward_mixed_fp8.cu: two warps convert K and V to 16 bits              (convert.h)
+ *   forward_invariant.cu: two warps copy K and V from small pages           (gather.h)
  *   consumer warpgroups, 64 query rows each: S = QK^T, softmax, O += PV     (mainloop.h)
  *   epilogue: O / l through shared memory, TMA store; LSE                   (epilogue.h)
  *
- * One source, eight kernels; all take a sink:
+ * One source, nine kernels; all take a sink:
  *   forward.cu         no mask
  *   forward_causal.cu  a causal mask
  *   forward_full.cu    causal or not; windows, softcap, ALiBi, packed sequences, used_kv
@@ -17,11 +18,13 @@
  *   forward_chunk.cu   as forward_full.cu; CTAs share the keys of a Q tile    (split_kv.h)
  *   forward_mixed.cu   as forward_chunk.cu; pages, splits by lengths in memory (mixed.h)
  *   forward_mixed_fp8.cu  likewise, with an fp8 KV cache
+ *   forward_invariant.cu  as forward_mixed.cu, for batch_invariant            (invariant.h)
  *
  * Scheduling. Unmasked: static, one Q tile after the other. Masked: dynamic, longest tile first, by
  * an atomic counter in the workspace. The producer publishes each tile as a descriptor next to Q,
  * so consumers do no index arithmetic (scheduler.h).
- * Softmax. A stale max (softmax.h); a Q tile that needs an exact one is retried (scheduler.h).
+ * Softmax. A stale max (softmax.h); a Q tile that needs an exact one is retried (scheduler.h), in
+ * forward_invariant.cu a KV tile is taken again (invariant.h).
  * Policy per tile (overlap, ping-pong, stagger, ...): one row of config.h, with its measurement.
  * Programmatic dependent launch: the CTA starts before the kernel before it has ended. Its producer
  * waits for that; until then it prefetches its first tiles to L2 (not forward_full.cu, whose
@@ -35,7 +38,8 @@
  *     bias   ATTN_BIAS_BYTES           forward_bias.cu (scores.h)
  *     codes  2 x LOAD_STAGES x BN x D  forward_mixed_fp8.cu: K, then V, as TMA loads them
  * static: full and empty mbarriers of each stage of q, k, v, and two for a V tile whose tail is
- * zeroed; tile descriptors, two for each stage of q, and the retry queue; struct score_ring.
+ * zeroed; tile descriptors, two for each stage of q, and the retry queue; struct score_ring; union
+ * chunk_memory.
  *
  * Invariant: producer and consumers derive the same KV tiles from the same descriptor, or take them
  * from the list of scores.h.

@@ -17,8 +17,12 @@
  *   rescale   by the row's own sum, for this row alone. Scores stay in registers while P is packed,
  *             so a tile is taken again, and no Q tile is retried
  *   repair    of the rows that are not finite, not of their warp
- * An identity (NO_MAX, 0, 0) merges without a trace: a row alone has no chunk after its last key,
- * but may have neighbours that do.
+ * A row alone has no chunk after its last key, but its neighbours may: an empty partial result
+ * (NO_MAX, 0, 0) merges without a trace.
+ *
+ *     workspace    2 counters of the tile scheduler
+ *                  a counter for each warpgroup of each slot; a tile counts at its first slot
+ *                  partial results: [slot][warp], of warps whose rows may exist
  *
  * Invariant: of a row the same operations in the same order, whatever else the call computes. So
  * sums and products are intrinsics where the compiler could fuse them in one copy of the code and
@@ -140,7 +144,8 @@ INLINE void begin_merge(struct merged_chunks &after, int group) {
     }
 #pragma unroll
     for (int i = 0; i < STORED; i++) {
-        chunk_memory_of(group)->o[i][threadIdx.x % WG_THREADS] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        chunk_memory_of(group)->o[i][threadIdx.x % WG_THREADS] =
+            make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     }
 }
 
@@ -409,8 +414,8 @@ INLINE bool join_chunks(const struct consumer &c, float (&o)[O_REGS], struct sof
                         const struct attn_args &a, const struct work &w, int split, int splits,
                         int slot) {
     struct warp_partial *const here = &chunk_memory_of(c.group)->rows;
-    const int first = w.first_row + c.group * WG_ROWS, rows = w.rows - first, barrier = WG_BARRIER + c.group;
-    const int stride = row_warps(a);
+    const int rows = w.rows - (w.first_row + c.group * WG_ROWS); /* of this warpgroup */
+    const int barrier = WG_BARRIER + c.group, stride = row_warps(a);
     unsigned long long *const counter = chunk_counter(a, slot, c.group);
     if (c.warp * 16 < rows) {
         post_chunk(chunk_partial(a, slot + split, c.group * 4 + c.warp), o, state,

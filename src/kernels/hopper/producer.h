@@ -221,8 +221,7 @@ struct box {
 INLINE struct kv_boxes kv_boxes_of(const struct attn_args &a, const struct work &w) {
     const bool packed = a.cu_seqlens_q != 0 && !is_paged(a);
     return {head_kv_of(a, w), packed ? 0 : w.batch, packed ? a.cu_seqlens_kv[w.batch] : 0,
-            boxes_of_tile(a),
-            l2_policy(w.rows <= ATTN_BM && a.packed_heads == a.heads_per_kv)};
+            boxes_of_tile(a), l2_policy(w.rows <= ATTN_BM && a.packed_heads == a.heads_per_kv)};
 }
 
 /* Box `lane` of KV tile n. Paged: a box after the last key repeats that key's box. It is masked,
