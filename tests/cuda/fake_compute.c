@@ -9,10 +9,10 @@
  * fwd_mma_decode, _wide, _mla, _invariant, fwd_tf32, fwd_hopper_bias and fwd_hopper_decode take
  * everything (of the decode, wide, mla and invariant ones, num_splits CTAs share a tile: split-KV),
  * with fwd_hopper_mask everything but a bias, with fwd_hopper_full, fwd_hopper_chunk,
- * fwd_hopper_mixed and fwd_hopper_invariant everything but bias and mask, with fwd_hopper a sink and
- * no other option, with fwd_mma no option, others causal and diagonal alone. The CTAs of other
- * fwd_hopper kernels are persistent, so all tiles are reached. Those with bwd_ compute gradients, of
- * every option.
+ * fwd_hopper_mixed and fwd_hopper_invariant everything but bias and mask, with fwd_hopper a sink
+ * and no other option, with fwd_mma no option, others causal and diagonal alone. The CTAs of other
+ * fwd_hopper kernels are persistent, so all tiles are reached. Those with bwd_ compute gradients,
+ * of every option.
  *
  * Invariant: it reads and writes through the arguments of the launch alone, so that a wrong stride,
  * size or pointer in them gives a wrong result, or a report of ASan.

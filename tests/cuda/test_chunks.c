@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * test_chunks.c - batch_invariant on Hopper, compiled for the host: where the keys are cut
- * (hopper/chunks.h), and the tile scheduler that makes splits of these chunks (hopper/mixed.h): every
- * chunk of every Q tile has one ticket, no two share a slot, and there are never too few slots.
+ * (hopper/chunks.h), and the tile scheduler that makes splits of these chunks (hopper/mixed.h):
+ * every chunk of every Q tile has one ticket, no two share a slot, and slots never run out.
  */
 #include "cuda/warp.h"
 

@@ -160,8 +160,8 @@ INLINE void split_epilogue(struct consumer &c, const struct attn_args &a, struct
     }
 }
 
-/* INVARIANT: likewise, by the warpgroup. No Q tile is retried, and only rows that are not finite are
- * repaired. */
+/* INVARIANT: likewise, by the warpgroup. No Q tile is retried, and only rows that are not finite
+ * are repaired. */
 INLINE void chunk_epilogue(struct consumer &c, const struct attn_args &a, struct work w,
                            const struct warpgroup_rows &rows, float (&o)[O_REGS],
                            struct softmax_state &state) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cp_async.h - asynchronous copies of 16 or 4 bytes that signal an mbarrier, where rows are not what
- * TMA takes: a bias (loader.h), small pages (decode.cu, gather.h).
+ * cp_async.h - asynchronous copies of 16 or 4 bytes that may signal an mbarrier, where rows are not
+ * what TMA takes: a bias (loader.h), small pages (decode.cu, gather.h).
  *
  * Invariant: an mbarrier's phase counts one arrival of each lane that copies.
  */

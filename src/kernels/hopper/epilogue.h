@@ -9,9 +9,9 @@
 #include "hopper/gemm.h"
 #include "hopper/tile.h"
 
-/* O / l, with the sink in l; NaN above HOPPER_MAX_LIMIT, 0 for rows that see no key. `zero` of a row
- * is 0, or NaN if this lane met NaN or infinity in it. Four chains of additions: 400 cycles instead
- * of 550. */
+/* O / l, with the sink in l; NaN above HOPPER_MAX_LIMIT, 0 for rows that see no key. `zero` of a
+ * row is 0, or NaN if this lane met NaN or infinity in it. Four chains of additions: 400 cycles
+ * instead of 550. */
 INLINE void scale_rows(float (&o)[O_REGS], float (&zero)[2], struct softmax_state &rows,
                        const struct attn_args &a, int head, int row) {
     float inverse[2];

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * gather.h - two warps of forward_invariant.cu that load K and V over pages that are no TMA boxes (1
- * to 7 rows, 24 ...), row by row, since the bits of a row must not depend on the size of pages. They
- * take Q tiles from their descriptors, as the warp that loads V by TMA does (values.h). Slow: one
- * tile of K and one of V are in flight.
+ * gather.h - two warps of forward_invariant.cu that load K and V over pages that are no TMA boxes
+ * (1 to 7 rows, 24 ...), row by row, since the bits of a row must not depend on the size of pages.
+ * They take Q tiles from their descriptors, as the warp that loads V by TMA does (values.h). Slow:
+ * one tile of K and one of V are in flight.
  *
  * Invariant: a tile is what TMA would have written, but for rows after the last key, which are 0.
  */
@@ -29,8 +29,8 @@ INLINE struct cache cache_of(const struct attn_args &a, const struct work &w, bo
     return {k_of(a, w), a.k_batch, a.k_row, a.head_dim};
 }
 
-/* KV tile n, by all lanes: 16 bytes per copy, swizzled as TMA would. Where the barrier, which counts
- * one arrival, completes, the copies have landed and wgmma sees them. */
+/* KV tile n, by all lanes: 16 bytes per copy, swizzled as TMA would. When the barrier, which
+ * counts one arrival, completes, the copies have landed and wgmma sees them. */
 INLINE void gather_tile(const struct attn_args &a, const struct work &w, const struct cache &from,
                         int n, unsigned to, unsigned full) {
     enum { PIECES = COLUMNS / 8, AT_ONCE = LANES / PIECES };

@@ -79,8 +79,8 @@ INLINE void advance_if(bool needs, const float (&s)[S_REGS], float scale,
     state.l[row] = __fmul_rn(state.l[row], state.alpha[row]);
 }
 
-/* Any other tile of a chunk. A row that had seen no key overflows: its m is NO_MAX. Returns the rows
- * of the warp whose O must be rescaled; alpha is 1 where the row needs none. */
+/* Any other tile of a chunk. A row that had seen no key overflows: its m is NO_MAX. Returns the
+ * rows of the warp whose O must be rescaled; alpha is 1 where the row needs none. */
 INLINE unsigned softmax_by_row(unsigned (&p)[P_REGS], const float (&s)[S_REGS], float scale,
                                struct softmax_state &state) {
     float added[2];
@@ -120,7 +120,7 @@ struct merged_chunks {
     struct softmax_state rows;
 };
 
-/* Of a warpgroup; an item that is a chunk has no chunks to merge, and merges those of other CTAs. */
+/* Of a warpgroup. An item that is a chunk has none to merge, but may merge those of other CTAs. */
 union chunk_memory {
     float4 o[STORED > 0 ? STORED : 1][WG_THREADS];
     struct warp_partial rows;
@@ -205,7 +205,7 @@ INLINE void tile_of_chunk(struct consumer &c, const struct attn_args &a, const s
     finish_o<overlap>(c, o, before, state, rescaled);
 }
 
-/* Tile n, the first of a chunk: the chunk after it is complete, and is merged. p may be `before`. */
+/* Tile n, the first of a chunk: the chunk after it is complete, and merged. p may be `before`. */
 template <bool options>
 INLINE void next_chunk(struct consumer &c, const struct attn_args &a, const struct work &w,
                        const struct warpgroup_rows &rows, int n, unsigned q, float (&o)[O_REGS],
@@ -408,8 +408,8 @@ INLINE void take_merged(float (&o)[O_REGS], struct softmax_state &state,
     state.l[1] = ml.w;
 }
 
-/* Posts the rows of a warpgroup, of split `split` of so many. The last to post merges all into o and
- * state; returns whether this is it. All four warps call it. */
+/* Posts the rows of a warpgroup, of split `split` of so many. The last to post merges all into o
+ * and state; returns whether this is it. All four warps call it. */
 INLINE bool join_chunks(const struct consumer &c, float (&o)[O_REGS], struct softmax_state &state,
                         const struct attn_args &a, const struct work &w, int split, int splits,
                         int slot) {

@@ -21,8 +21,8 @@
  * INVARIANT: a Q tile is not split, or its splits are its chunks (chunks.h): where it has more KV
  * tiles than a CTA should take, and as long as there are slots.
  *
- * The including file has packed.h, what that needs, chunks.h, INVARIANT and ATTN_BN; C and CUDA both
- * compile this file (tests/cuda/test_mixed.c, test_chunks.c).
+ * The including file has packed.h, what that needs, chunks.h, INVARIANT and ATTN_BN; C and CUDA
+ * both compile this file (tests/cuda/test_mixed.c, test_chunks.c).
  *
  * Invariant: tickets 0, 1, 2 ... name every split of every Q tile once, then none; no two tiles
  * share a slot, and there are fewer than ATTN_MIXED_SLOTS for each CTA; INVARIANT: num_splits.

@@ -194,8 +194,8 @@ TEST(long_sequences) {
     }
 }
 
-/* Scores beyond what fp32 resolves: rows whose max is larger are recomputed (common/repair.h), those
- * beside them are not. */
+/* Scores beyond what fp32 resolves: rows whose max is larger are recomputed (common/repair.h),
+ * those beside them are not. */
 TEST(rows_that_are_recomputed) {
     const struct call all = {.pieces = {{0, 0, 60}}, .count = 1};
     const struct call calls[] = {
