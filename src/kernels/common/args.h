@@ -218,8 +218,8 @@ struct attn_merge_args {
 #define ATTN_PARTIAL_BYTES(d) (((d) / 2 + 4) * 32 * 4)
 /* batch_invariant: keys of a split, counted from key 0 (portable/invariant.h). */
 #define ATTN_CHUNK_KEYS 1024
-/* Likewise (hopper/chunks.h): keys of the shortest ones, of which there are two octaves; then so many
- * for each power of 2. */
+/* Likewise (hopper/chunks.h): keys of the shortest ones, of which there are two octaves; then so
+ * many for each power of 2. */
 #define ATTN_LEAST_CHUNK_KEYS 512
 #define ATTN_CHUNKS_OF_OCTAVE 32
 

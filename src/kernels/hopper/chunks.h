@@ -3,9 +3,9 @@
  * chunks.h - batch_invariant: where the keys of a row are cut, counted from key 0.
  *
  * A chunk is LEAST_CHUNK KV tiles up to the KV tile 2 CHUNKS_OF_OCTAVE LEAST_CHUNK; from there on
- * each octave [2^i, 2^(i+1)) has CHUNKS_OF_OCTAVE chunks, so that short sequences have enough splits
- * to fill a GPU, and long ones not too many partial results to merge. The number of a chunk is a
- * floating-point number: exponent and upper bits of its first KV tile.
+ * each octave [2^i, 2^(i+1)) has CHUNKS_OF_OCTAVE chunks, so that short sequences have enough
+ * splits to fill a GPU, and long ones not too many partial results to merge. The number of a chunk
+ * is a floating-point number: exponent and upper bits of its first KV tile.
  *
  * C and CUDA both compile this file (tests/cuda/test_chunks.c).
  *
