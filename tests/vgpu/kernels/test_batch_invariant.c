@@ -29,6 +29,17 @@ static bool has_kernel(attn_dtype dtype, uint32_t invariant) {
     return false;
 }
 
+static bool has_family(const char *family) {
+    attn_variant variant = {.size = sizeof variant};
+    for (int32_t i = 0; attn_variant_get(context, i, &variant, NULL) == ATTN_OK; i++) {
+        if (strcmp(variant.family, family) == 0 && (variant.dtypes & 1U << ATTN_FP16) != 0 &&
+            variant.head_dim_max == 128) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static bool is_invariant(attn_dtype dtype) {
     return getenv("FAULT_IMAGE") != NULL ? dtype == ATTN_FP16
                                          : has_kernel(dtype, ATTN_OPTION_BATCH_INVARIANT);
@@ -208,6 +219,27 @@ TEST(rows_that_are_recomputed) {
         struct scene scene = long_scene(ATTN_FP16, 64, 1, 1, 60, -1);
         scene.problem.scale = 1e5F;
         try_calls(&scene, &all, calls, 3);
+    }
+}
+
+/* The native kernel is above the portable ones, for pages of any size, where it is compiled in. */
+TEST(plans_take_the_native_kernel) {
+    static const char *const families[] = {"fwd_hopper_invariant", "fwd_mma_invariant"};
+    NEEDS_KERNEL;
+    for (int bias = 0; bias < 2 && has_family(families[bias]); bias++) {
+        struct scene scene = long_scene(ATTN_FP16, 128, 8, 2, 4000, -1);
+        attn_plan_options options;
+        attn_plan *plan = NULL;
+        attn_error why;
+        attn_plan_options_init(&options);
+        options.batch_invariant = true;
+        scene.problem.seq_q = scene.problem.seq_kv = 4000;
+        scene.problem.bias = bias != 0;
+        if (CHECK_STATUS(attn_plan_create(context, &scene.problem, &options, &plan, &why), ATTN_OK,
+                         &why)) {
+            CHECK_CONTAINS(attn_plan_variant(plan), families[bias]);
+        }
+        attn_plan_destroy(plan);
     }
 }
 
