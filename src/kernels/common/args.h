@@ -263,7 +263,12 @@ struct attn_merge_args {
 #define ATTN_TMA_Q_STAGES(d) ((d) <= 128 ? 2 : 1)
 #define ATTN_SMEM_hopper_forward(bm, bn, d, warps, stages)                                         \
     (2 * ATTN_TMA_COLUMNS(d) * (ATTN_TMA_Q_STAGES(d) * (bm) + 2 * (stages) * (bn)) + 1024)
-/* Likewise, and stages of K and V as codes (hopper/convert.h). */
+/* Likewise, and for each 64 rows a partial result or three quarters of O in fp32, whichever is
+ * larger (hopper/invariant.h). */
+#define ATTN_CHUNK_MEMORY(d) ((d) > 64 ? 192 * (d) : ATTN_PARTIAL_BYTES(d))
+#define ATTN_SMEM_hopper_invariant(bm, bn, d, warps, stages)                                       \
+    (ATTN_SMEM_hopper_forward(bm, bn, d, warps, stages) + (bm) / 64 * ATTN_CHUNK_MEMORY(d))
+/* As hopper_forward, and stages of K and V as codes (hopper/convert.h). */
 #define ATTN_CODE_STAGES 4
 #define ATTN_SMEM_hopper_mixed_fp8(bm, bn, d, warps, stages)                                       \
     (ATTN_SMEM_hopper_forward(bm, bn, d, warps, stages) +                                          \

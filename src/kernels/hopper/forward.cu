@@ -31,15 +31,14 @@
  * lengths may be in global memory).
  *
  * Shared memory map, dynamic, from the first multiple of 1024 on, in bytes (C: head_dim rounded up
- * to 64 columns):
+ * to 64 columns). forward_invariant.cu: after a union chunk_memory for each consumer warpgroup.
  *     q      Q_STAGES x BM x C x 2     epilogue: O, 16 bits (TMA_STORE)
  *     k      STAGES x BN x C x 2
  *     v      STAGES x BN x C x 2
  *     bias   ATTN_BIAS_BYTES           forward_bias.cu (scores.h)
  *     codes  2 x LOAD_STAGES x BN x D  forward_mixed_fp8.cu: K, then V, as TMA loads them
  * static: full and empty mbarriers of each stage of q, k, v, and two for a V tile whose tail is
- * zeroed; tile descriptors, two for each stage of q, and the retry queue; struct score_ring; union
- * chunk_memory.
+ * zeroed; tile descriptors, two for each stage of q, and the retry queue; struct score_ring.
  *
  * Invariant: producer and consumers derive the same KV tiles from the same descriptor, or take them
  * from the list of scores.h.
@@ -54,7 +53,6 @@
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     ATTN_ENTRY(const __grid_constant__ struct attn_tma_args t) {
-    extern __shared__ unsigned char dynamic[];
     __shared__ __align__(8) unsigned long long
         barriers[2 * Q_STAGES + 4 * ATTN_STAGES + 2 * FULL + FP8 * 4 * LOAD_STAGES];
     __shared__ __align__(16) struct descriptors descriptors;
@@ -67,7 +65,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const int group = __shfl_sync(~0U, (int)threadIdx.x / WG_THREADS, 0);
     pdl_launch_dependents();
     struct stages at;
-    at.q = (shared_address(dynamic) + SWIZZLE_ATOM - 1) & ~(unsigned)(SWIZZLE_ATOM - 1);
+    const unsigned chunks = INVARIANT ? CONSUMERS * (unsigned)sizeof(union chunk_memory) : 0;
+    at.q = (shared_address(dynamic_memory()) + chunks + SWIZZLE_ATOM - 1) &
+           ~(unsigned)(SWIZZLE_ATOM - 1);
     at.k = at.q + Q_STAGES * Q_BYTES;
     at.v = at.k + ATTN_STAGES * KV_BYTES;
     at.scores = at.v + ATTN_STAGES * KV_BYTES;

@@ -126,9 +126,12 @@ union chunk_memory {
     struct warp_partial rows;
 };
 
+static_assert(!INVARIANT || (int)sizeof(union chunk_memory) == ATTN_CHUNK_MEMORY(ATTN_D),
+              "as the host counts");
+
+/* The first of dynamic shared memory: static shared memory ends at 48 KiB. */
 INLINE union chunk_memory *chunk_memory_of(int group) {
-    __shared__ union chunk_memory memory[CONSUMERS];
-    return &memory[group];
+    return (union chunk_memory *)dynamic_memory() + group;
 }
 
 INLINE float4 merged(const struct merge (&merge)[2], const float4 &x, const float *other) {

@@ -99,6 +99,11 @@ static_assert(!DEFER_V || (ATTN_BM - WG_ROWS + ATTN_BN - 1) / ATTN_BN <= ATTN_ST
 
 /* ---- shared memory --------------------------------------------------------------------------- */
 
+INLINE unsigned char *dynamic_memory(void) {
+    extern __shared__ __align__(16) unsigned char dynamic[];
+    return dynamic;
+}
+
 /* Full and empty mbarriers of the three rings. */
 struct barriers {
     unsigned q_full, q_empty, k_full, k_empty, v_full, v_empty;

@@ -146,12 +146,13 @@ TEST(chunks_of_keys) {
         {{{0, END - 70, 30}, {0, END - 1, 1}}, .count = 2, .packed = true, .page_size = 16},
         {.pieces = {{0, END - 1, 1}}, .count = 1, .spare = CHUNK},
         {.pieces = {{0, END - 5, 5}, {0, END - 40, 5}}, .count = 2, .page_size = 48},
+        {.pieces = {{0, END - 9, 1}}, .count = 1}, /* its window begins a tile after its Q tile's */
     };
     NEEDS_KERNEL;
     for (int n = 0; n < 9; n++) {
         if (is_invariant((attn_dtype)(n % 3))) {
             struct scene scene = long_scene((attn_dtype)(n % 3), 64, 4, 1, END, windows[n / 3]);
-            try_calls(&scene, &all, calls, 4);
+            try_calls(&scene, &all, calls, 5);
         }
     }
 }
