@@ -58,8 +58,10 @@ struct kernel_family {
     enum split_kv split_kv; /* SPLIT_ITEMS, SPLIT_DEVICE: the map of Q is over (column, head, row,
                                batch) */
     int chunk_keys;  /* SPLIT_WORKSPACE: splits are chunks of so many keys, counted from key 0
-                        (portable/invariant.h); 0: they follow from the grid */
+                        (portable/invariant.h); SPLIT_DEVICE: of at least so many (hopper/chunks.h);
+                        0: they follow from the grid */
     int ctas_per_sm; /* SPLIT_WORKSPACE: splits fill no more; 0: two */
+    bool any_pages;  /* with TMA: pages that are no boxes are copied row by row */
     bool pdl;        /* programmatic dependent launch: starts before the kernel before it ends,
                             and waits for that itself */
     bool head_dim_v; /* may differ from head_dim */

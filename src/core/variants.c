@@ -70,6 +70,7 @@ enum {
 #define SMEM_mma_wide 14
 #define SMEM_hopper_mla 15
 #define SMEM_hopper_mixed_fp8 16
+#define SMEM_hopper_invariant 17
 #define SMEM_BYTES(formula, ...)                                                                   \
     ((formula) == SMEM_wmma                ? ATTN_SMEM_wmma(__VA_ARGS__)                           \
      : (formula) == SMEM_mma               ? ATTN_SMEM_mma(__VA_ARGS__)                            \
@@ -87,6 +88,7 @@ enum {
      : (formula) == SMEM_hopper_mla        ? ATTN_SMEM_hopper_mla(__VA_ARGS__)                     \
      : (formula) == SMEM_hopper_decode_fp8 ? ATTN_SMEM_hopper_decode_fp8(__VA_ARGS__)              \
      : (formula) == SMEM_hopper_mixed_fp8  ? ATTN_SMEM_hopper_mixed_fp8(__VA_ARGS__)               \
+     : (formula) == SMEM_hopper_invariant  ? ATTN_SMEM_hopper_invariant(__VA_ARGS__)               \
                                            : 0)
 
 enum instruction { INSTRUCTION_fma, INSTRUCTION_wmma, INSTRUCTION_mma, INSTRUCTION_wgmma };

@@ -25,7 +25,9 @@ enum {
     ITEMS_KEYS = 1024, /* at least, for a plan to prefer such a variant ... */
     ITEMS_CACHE = 2,   /* ... and so many times as many as queries */
     PARTIAL_ROWS = 16,
+    GROUP_ROWS = 64,              /* of a warpgroup */
     MOST_CHUNK_BYTES = 256 << 20, /* of partial results, batch_invariant */
+    MOST_SLOT_BYTES = 128 << 20,  /* likewise, SPLIT_DEVICE */
     SPLIT_KEYS = 128, /* of a split that a kernel chooses, at least (kernels/hopper/mixed.h) */
     GRID_YZ = 65535,  /* CTAs in the second and third dimension of a grid */
     MOST_SMS = 65536  /* a persistent CTA counts up to so far past the last tile */
@@ -220,6 +222,39 @@ static int64_t tiles_of_keys(const struct variant *variant, const struct cut *cu
     return (keys + variant->info.block_kv - 1) / variant->info.block_kv;
 }
 
+/* Rows of a Q tile that have partial results, in units of 16: batch_invariant, row_warps of
+ * kernels/portable/invariant.h and hopper/invariant.h. */
+static int64_t partial_warps(const struct variant *variant, const struct cut *cut,
+                             const attn_problem *p) {
+    const int64_t rows = p->seq_q * cut->packed_heads, block_q = variant->info.block_q;
+    return ((rows < block_q ? rows : block_q) + PARTIAL_ROWS - 1) / PARTIAL_ROWS;
+}
+
+/* Chunks of so many keys (kernels/hopper/chunks.h). */
+static int64_t count_chunks(int64_t keys) {
+    int64_t count = 0, size = ATTN_LEAST_CHUNK_KEYS, octave = 2 * ATTN_CHUNKS_OF_OCTAVE;
+    while (keys > octave * size) {
+        keys -= octave * size;
+        count += octave;
+        octave = ATTN_CHUNKS_OF_OCTAVE;
+        size *= 2;
+    }
+    return count + (keys + size - 1) / size;
+}
+
+/* SPLIT_DEVICE with chunks: a slot for each chunk of the Q tiles that are split, of which there are
+ * fewer than two for each CTA (kernels/hopper/mixed.h). With fewer slots some are not split. */
+static int64_t count_slots(int64_t ctas, const struct variant *variant, const struct cut *cut,
+                           const attn_problem *p) {
+    const int64_t tiles = cut->groups * cut->tiles, split = tiles < 2 * ctas ? tiles : 2 * ctas;
+    const int64_t all = count_chunks(p->seq_kv);
+    const int64_t seen = most_keys(p, variant->info.block_q) / ATTN_LEAST_CHUNK_KEYS + 3;
+    const int64_t slots = all < 2 ? 0 : split * (seen < all ? seen : all);
+    const int64_t most = MOST_SLOT_BYTES / (partial_warps(variant, cut, p) *
+                                            ATTN_PARTIAL_BYTES(variant->info.head_dim_max));
+    return slots < most ? slots : most;
+}
+
 /* SPLIT_DEVICE: the slots for partial results, which the kernel gives to its splits. */
 static struct split choose_num_splits(const struct cuda *cuda, const struct variant *variant,
                                       const struct cut *cut, const attn_problem *p) {
@@ -230,7 +265,9 @@ static struct split choose_num_splits(const struct cuda *cuda, const struct vari
     }
     if (family->split_kv == SPLIT_DEVICE) {
         const int64_t ctas = cuda->units < ATTN_MIXED_CTAS ? cuda->units : ATTN_MIXED_CTAS;
-        return (struct split){.num_splits = ATTN_MIXED_SLOTS * ctas};
+        return (struct split){.num_splits = family->chunk_keys > 0
+                                                ? count_slots(ctas, variant, cut, p)
+                                                : ATTN_MIXED_SLOTS * ctas};
     }
     const int64_t tiles_kv = (p->seq_kv + block_kv - 1) / block_kv;
     if (family->split_kv == SPLIT_CLUSTER && family->v_in_k > 0) {
@@ -296,41 +333,42 @@ bool cuda_prefers(const struct cuda *cuda, const struct variant *variant, const 
     return CHUNK_TILE * cost < cost_without_items(cuda, variant, p);
 }
 
-/* Partial results of 16 rows in the workspace, of one Q tile (SPLIT_ITEMS: of 16 rows of it); 0:
- * none. Chunks: of rows that exist alone, as row_warps of kernels/portable/invariant.h counts. */
+/* Partial results of 16 rows in the workspace, of one Q tile or, SPLIT_DEVICE, of a slot; 0: none.
+ * Chunks: of rows that exist alone. */
 static size_t count_partials(const struct variant *variant, const struct cut *cut,
                              const struct split *split, const attn_problem *p) {
-    const int64_t chunk_keys = kernel_families[variant->family].chunk_keys;
-    if (chunk_keys > 0) {
-        const int64_t rows = p->seq_q * cut->packed_heads, block_q = variant->info.block_q;
-        const int64_t warps = ((rows < block_q ? rows : block_q) + PARTIAL_ROWS - 1) / PARTIAL_ROWS;
-        return p->seq_kv > chunk_keys ? (size_t)(split->num_splits * warps) : 0;
+    const struct kernel_family *family = &kernel_families[variant->family];
+    const bool device = family->split_kv == SPLIT_DEVICE;
+    if (family->chunk_keys > 0) {
+        const int64_t warps = partial_warps(variant, cut, p);
+        return p->seq_kv > family->chunk_keys ? (size_t)(device ? warps : split->num_splits * warps)
+                                              : 0;
     }
-    const bool items = splits_items(&kernel_families[variant->family]);
     const int64_t splits = split->num_splits / (split->cluster > 0 ? split->cluster : 1);
-    return splits > 1 ? (size_t)(splits * (items ? 1 : variant->info.block_q / PARTIAL_ROWS)) : 0;
+    return splits > 1 ? (size_t)((device ? 1 : splits) * (variant->info.block_q / PARTIAL_ROWS))
+                      : 0;
 }
 
 /* The two counters of the dynamic tile scheduler; of split-KV, where partial results meet in the
- * workspace, a counter for each Q tile (SPLIT_ITEMS: for each 16 rows of it), then the partial
- * results (kernels/common/args.h). */
+ * workspace, a counter for each Q tile (persistent CTAs: for each 16 rows of it, or of a slot;
+ * chunks: for each warpgroup), then the partial results (kernels/common/args.h). */
 static void size_workspace(const struct variant *variant, const struct cut *cut,
                            const struct split *split, const attn_problem *p,
                            struct cuda_geometry *geometry) {
     const size_t counter = sizeof *geometry->args.counters;
     const struct kernel_family *family = &kernel_families[variant->family];
-    const bool device = family->split_kv == SPLIT_DEVICE; /* slots instead of tiles x splits */
-    const size_t tiles = (size_t)(device ? split->num_splits : cut->groups * cut->tiles) *
-                         (size_t)(splits_items(family) ? variant->info.block_q / PARTIAL_ROWS : 1);
-    const size_t counted = count_partials(variant, cut, split, p);
-    const size_t partials = device && counted > 0 ? 1 : counted;
+    const size_t places =
+        (size_t)(family->split_kv == SPLIT_DEVICE ? split->num_splits : cut->groups * cut->tiles);
+    const int64_t counted = family->chunk_keys > 0 ? GROUP_ROWS : PARTIAL_ROWS;
+    const size_t each = splits_items(family) ? (size_t)(variant->info.block_q / counted) : 1;
+    const size_t partials = places * count_partials(variant, cut, split, p);
     const size_t scheduler = family->dynamic ? 2 * counter : 0;
     geometry->workspace = scheduler;
     if (partials > 0) {
         const size_t partial = ATTN_PARTIAL_BYTES((size_t)variant->info.head_dim_max);
-        const size_t counters = scheduler + tiles * counter;
+        const size_t counters = scheduler + places * each * counter;
         const size_t lines = (counters + ATTN_PARTIALS_ALIGN - 1) / ATTN_PARTIALS_ALIGN;
-        geometry->workspace = lines * ATTN_PARTIALS_ALIGN + tiles * partials * partial;
+        geometry->workspace = lines * ATTN_PARTIALS_ALIGN + partials * partial;
     }
 }
 
@@ -543,14 +581,13 @@ static int keys_of_load(const struct variant *variant) {
     return v->block_kv / (kernel_families[variant->family].tma == TMA_WARP ? v->warps : 1);
 }
 
-/* Boxes of a load are whole pages, or in one page; a swizzle has 8 rows. Where each warp loads, it
- * copies rows of other pages one by one. */
+/* Boxes of a load are whole pages, or in one page; a swizzle has 8 rows. */
 static attn_status check_pages(const struct variant *variant, const attn_problem *p,
                                attn_error *error) {
     const int64_t keys = keys_of_load(variant);
     if (p->page_size == 0 || p->page_size % keys == 0 ||
         (keys % p->page_size == 0 && p->page_size % 8 == 0) ||
-        kernel_families[variant->family].tma == TMA_WARP) {
+        kernel_families[variant->family].any_pages) {
         return ATTN_OK;
     }
     return attn_fail(error, ATTN_UNSUPPORTED,
@@ -691,7 +728,9 @@ static void fill_grid(const struct cuda *cuda, const struct kernel_family *famil
                       const struct cut *cut, int64_t num_splits, const attn_problem *p,
                       unsigned grid[3]) {
     const int64_t tiles = cut->groups * cut->tiles;
-    const int64_t most = (p->seq_kv + SPLIT_KEYS - 1) / SPLIT_KEYS; /* SPLIT_DEVICE: splits */
+    const int64_t most = family->chunk_keys > 0 /* SPLIT_DEVICE: splits */
+                             ? count_chunks(p->seq_kv)
+                             : (p->seq_kv + SPLIT_KEYS - 1) / SPLIT_KEYS;
     int64_t ctas = tiles * num_splits;
     if (family->split_kv == SPLIT_DEVICE) {
         ctas = tiles * (most > 1 ? most : 1);

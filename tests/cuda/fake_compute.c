@@ -8,10 +8,10 @@
  * Which arguments a kernel reads depends on its family: names with fwd_mma_full, fwd_mma_fp8,
  * fwd_mma_decode, _wide, _mla, _invariant, fwd_tf32, fwd_hopper_bias and fwd_hopper_decode take
  * everything (of the decode, wide, mla and invariant ones, num_splits CTAs share a tile: split-KV),
- * with fwd_hopper_mask everything but a bias, with fwd_hopper_full, fwd_hopper_chunk and
- * fwd_hopper_mixed everything but bias and mask, with fwd_hopper a sink and no other option, with
- * fwd_mma no option, others causal and diagonal alone. The CTAs of other fwd_hopper kernels are
- * persistent, so all tiles are reached. Those with bwd_ compute gradients,
+ * with fwd_hopper_mask everything but a bias, with fwd_hopper_full, fwd_hopper_chunk,
+ * fwd_hopper_mixed and fwd_hopper_invariant everything but bias and mask, with fwd_hopper a sink
+ * and no other option, with fwd_mma no option, others causal and diagonal alone. The CTAs of other
+ * fwd_hopper kernels are persistent, so all tiles are reached. Those with bwd_ compute gradients,
  * of every option.
  *
  * Invariant: it reads and writes through the arguments of the launch alone, so that a wrong stride,
@@ -570,14 +570,15 @@ void fake_compute(const char *kernel, unsigned int blocks, const struct attn_arg
     const bool hopper = strstr(kernel, "fwd_hopper") != NULL;
     const bool tf32 = strstr(kernel, "fwd_tf32") != NULL;
     job.bounds = hopper || tf32 || strstr(kernel, "fwd_mma") != NULL;
-    const bool shares = strstr(kernel, "_decode") != NULL || strstr(kernel, "_invariant") != NULL ||
+    const bool invariant = strstr(kernel, "_invariant") != NULL;
+    const bool shares = strstr(kernel, "_decode") != NULL || (invariant && !hopper) ||
                         strstr(kernel, "_wide") != NULL || strstr(kernel, "_mla") != NULL;
     const bool bias = strstr(kernel, "_bias") != NULL;
     const bool mask = bias || strstr(kernel, "_mask") != NULL;
     job.options =
         job.bounds && (strstr(kernel, "_full") != NULL || strstr(kernel, "_chunk") != NULL ||
                        strstr(kernel, "_mixed") != NULL || strstr(kernel, "_fp8") != NULL || tf32 ||
-                       mask || shares);
+                       mask || shares || invariant);
     job.sinks = job.options || hopper;
     if (shares) {
         job.blocks /= (unsigned int)args->num_splits;

@@ -114,12 +114,13 @@ bool fake_takes_maps(const char *kernel) {
 static bool takes_lengths(const char *kernel) {
     return strstr(kernel, "_full") != NULL || strstr(kernel, "_mask") != NULL ||
            strstr(kernel, "_bias") != NULL || strstr(kernel, "_chunk") != NULL ||
-           strstr(kernel, "_mixed") != NULL;
+           strstr(kernel, "_mixed") != NULL || strstr(kernel, "_invariant") != NULL;
 }
 
 /* It shares keys as a decode kernel does, but with blocks that stay. */
 static bool is_chunk(const char *kernel) {
-    return strstr(kernel, "_chunk") != NULL || strstr(kernel, "_mixed") != NULL;
+    return strstr(kernel, "_chunk") != NULL || strstr(kernel, "_mixed") != NULL ||
+           strstr(kernel, "_invariant") != NULL;
 }
 
 static bool is_decode(const char *kernel) {
@@ -174,8 +175,8 @@ static bool agrees(const struct fake_map *map, const struct tensor *t, int type,
 
 /* fwd_hopper_split has a block for each (head, tile, batch), fwd_hopper_decode so many parts for
  * each tile; the others have blocks that stay, none of them without a tile, or part of one
- * (fwd_hopper_chunk, fwd_hopper_mixed). All but fwd_hopper_mla begin early and wait themselves for
- * the kernel before them. */
+ * (fwd_hopper_chunk, fwd_hopper_mixed, fwd_hopper_invariant, which may have no slot for parts). All
+ * but fwd_hopper_mla begin early and wait themselves for the kernel before them. */
 static bool grid_fits(const struct fake_launch *launch) {
     const struct attn_args *a = &launch->args;
     const unsigned int *grid = launch->grid;
@@ -188,8 +189,9 @@ static bool grid_fits(const struct fake_launch *launch) {
     }
     const long long tiles = (long long)a->heads_all * a->tiles_q;
     const bool chunk = is_chunk(launch->kernel->name);
-    return (is_decode(launch->kernel->name) ? grid[0] == tiles * a->num_splits
-                                            : grid[0] <= tiles * (chunk ? a->num_splits : 1)) &&
+    return (is_decode(launch->kernel->name)
+                ? grid[0] == tiles * a->num_splits
+                : grid[0] <= tiles * (chunk && a->num_splits > 0 ? a->num_splits : 1)) &&
            grid[1] == 1 && grid[2] == 1;
 }
 

@@ -152,8 +152,13 @@ TEST(parameter_of_compiled_kernels) {
 
 static unsigned long long *const COUNTERS = (unsigned long long *)0x600000000000;
 
+/* Chunks of the keys by the lengths in memory. */
+static bool has_slots(const attn_variant *variant) {
+    return strcmp(variant->family, "fwd_hopper_invariant") == 0;
+}
+
 static bool is_mixed(const attn_variant *variant) {
-    return strcmp(variant->family, "fwd_hopper_mixed") == 0 ||
+    return has_slots(variant) || strcmp(variant->family, "fwd_hopper_mixed") == 0 ||
            strcmp(variant->family, "fwd_hopper_mixed_fp8") == 0;
 }
 
@@ -186,7 +191,7 @@ static bool has_clusters(const attn_variant *variant) {
 
 /* batch_invariant: splits of CHUNK_KEYS keys. */
 static bool is_invariant(const attn_variant *variant) {
-    return (variant->options & ATTN_OPTION_BATCH_INVARIANT) != 0;
+    return (variant->options & ATTN_OPTION_BATCH_INVARIANT) != 0 && !has_slots(variant);
 }
 
 enum { CHUNK_KEYS = 1024 };
@@ -212,6 +217,29 @@ static bool pairs_tiles(const struct attn_args *args, const attn_problem *p,
                         const attn_variant *variant) {
     return is_mla(variant) && args->num_splits == 1 && args->tiles_q % 2 == 0 &&
            ((!p->packed && !p->used_q) || args->packed_heads % 128 == 0);
+}
+
+/* Where the keys of a tile are cut: 64 chunks of 512 keys, then 32 for each power of 2. */
+static long long chunks_of(long long keys) {
+    long long count = 0, end = 0;
+    for (long long size = 512; end < keys; count++) {
+        size *= end == 64 * size ? 2 : 1;
+        end += size;
+    }
+    return count;
+}
+
+/* A slot for each chunk of two tiles per SM, or as many as fit in 128 MiB; a window bounds the
+ * chunks. */
+static void check_slots(const attn_problem *p, const attn_variant *variant, long long rows,
+                        long long tiles, long long slots) {
+    const long long warps = (rows < variant->block_q ? rows + 15 : variant->block_q) / 16;
+    const long long most = (128LL << 20) / (warps * (4 * 16 * variant->head_dim_max + 4 * 32 * 4));
+    const long long chunks = chunks_of(p->seq_kv), split = tiles < 40 ? tiles : 40;
+    const long long all = chunks > 1 ? split * chunks : 0;
+    const bool window = p->window_left >= 0;
+    CHECK(window ? slots <= all && (slots >= split || chunks < 2 || slots == most)
+                 : slots == (all < most ? all : most));
 }
 
 /* How clusters share keys is pinned below (keys_are_shared_as_measured); what holds always: whole
@@ -249,6 +277,13 @@ static size_t workspace_of(const attn_problem *p, const attn_variant *variant, l
                    : (8 * (size_t)tiles + 255) / 256 * 256 +
                          (size_t)(tiles * parts * warps) *
                              (size_t)(4 * 16 * variant->head_dim_max + 4 * 32 * 4);
+    }
+    if (has_slots(variant)) { /* a counter for each 64 rows of a slot */
+        const long long warps = (rows < variant->block_q ? rows + 15 : variant->block_q) / 16;
+        return parts == 0 ? 16
+                          : (8 * (2 + 2 * (size_t)parts) + 255) / 256 * 256 +
+                                (size_t)(parts * warps) *
+                                    (size_t)(4 * 16 * variant->head_dim_max + 4 * 32 * 4);
     }
     if (is_mixed(variant)) {
         tiles = parts;
@@ -339,6 +374,9 @@ static void check_launch(const struct fake_call *launch, const attn_problem *p,
     } else if (is_chunk(variant)) {
         check_items(p, variant, tiles * args.heads_all, args.num_splits);
         CHECK_EQ(launch->cluster, 0);
+    } else if (has_slots(variant)) {
+        check_slots(p, variant, p->seq_q * packed, tiles * args.heads_all, args.num_splits);
+        CHECK_EQ(launch->cluster, 0);
     } else if (is_mixed(variant)) {
         CHECK_EQ(args.num_splits, 4 * SM_COUNT);
         CHECK_EQ(launch->cluster, 0);
@@ -362,7 +400,9 @@ static void check_launch(const struct fake_call *launch, const attn_problem *p,
         CHECK_EQ(launch->grid[0], p->heads_q);
     } else {
         const bool stays = is_hopper(variant) && !has_clusters(variant) && !is_wide(variant);
-        const long long most = is_mixed(variant) ? (p->seq_kv + 127) / 128 : args.num_splits;
+        const long long most = has_slots(variant)  ? chunks_of(p->seq_kv)
+                               : is_mixed(variant) ? (p->seq_kv + 127) / 128
+                                                   : args.num_splits;
         const long long ctas = all * (most > 1 ? most : 1);
         CHECK_EQ(launch->grid[0], stays && ctas > SM_COUNT ? SM_COUNT : ctas);
     }

@@ -8,7 +8,10 @@
 
 #define ATTN_BM 16
 #define ATTN_BN 8
+enum { INVARIANT = 0 };
 #include "src/kernels/hopper/packed.h"
+
+#include "src/kernels/hopper/chunks.h"
 
 #include "src/kernels/hopper/mixed.h"
 

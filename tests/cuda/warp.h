@@ -66,6 +66,7 @@ static int min(int x, int y) {
 #define __reduce_max_sync(mask, value) meet(MAX, value, 0)
 #define __popc(x) __builtin_popcount(x)
 #define __ffs(x) __builtin_ffs(x)
+#define __clz(x) ((x) == 0 ? 32 : __builtin_clz((unsigned)(x)))
 #define __shfl_up_sync(mask, value, step)                                                          \
     meet(SHUFFLE, value, max((int)(threadIdx.x % LANES) - (step), 0)) /* unused below `step` */
 #define INLINE static inline

@@ -3,8 +3,8 @@
 #
 # test_mixed_faults.sh SOURCE_DIR BUILD_DIR [all | NAME...]
 #
-# Bugs planted in fwd_hopper_mixed and fwd_hopper_mixed_fp8, found by test_vgpu_mixed and
-# test_vgpu_fp8: faults.sh.
+# Bugs planted in fwd_hopper_mixed, fwd_hopper_mixed_fp8 and fwd_hopper_invariant, found by
+# test_vgpu_mixed, test_vgpu_fp8 and test_vgpu_batch_invariant: faults.sh.
 set -u
 
 source=$1 build=$2
@@ -17,4 +17,5 @@ plant() { # TABLE VARIANT KERNEL PROGRAM
 }
 
 plant mixed.txt fwd_hopper_mixed_fp16_d64_128x64_w12_s6 hopper/forward_mixed.cu mixed "$@" || exit $?
-plant mixed_fp8.txt fwd_hopper_mixed_fp8_fp16_d64_128x64_w12_s6 hopper/forward_mixed_fp8.cu fp8 "$@"
+plant mixed_fp8.txt fwd_hopper_mixed_fp8_fp16_d64_128x64_w12_s6 hopper/forward_mixed_fp8.cu fp8 "$@" || exit $?
+plant invariant.txt fwd_hopper_invariant_fp16_d64_128x64_w12_s6 hopper/forward_invariant.cu batch_invariant "$@"

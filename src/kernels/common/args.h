@@ -59,7 +59,7 @@ struct attn_args {
      * scheduler: two counters, tiles taken and CTAs that have finished. Split-KV: for each Q tile
      * the splits that have finished; partial results follow from the next multiple of
      * ATTN_PARTIALS_ALIGN on. Both: first the two, then a counter for each 16 rows of each Q tile
-     * (hopper/split_kv.h). */
+     * (hopper/split_kv.h), or for each 64 (hopper/invariant.h). */
     unsigned long long *counters;
 
     const unsigned char *mask; /* 0: hidden; NULL: none */
@@ -218,6 +218,10 @@ struct attn_merge_args {
 #define ATTN_PARTIAL_BYTES(d) (((d) / 2 + 4) * 32 * 4)
 /* batch_invariant: keys of a split, counted from key 0 (portable/invariant.h). */
 #define ATTN_CHUNK_KEYS 1024
+/* Likewise (hopper/chunks.h): keys of the shortest ones, of which there are two octaves; then so
+ * many for each power of 2. */
+#define ATTN_LEAST_CHUNK_KEYS 512
+#define ATTN_CHUNKS_OF_OCTAVE 32
 
 /* Dynamic shared memory of a CTA, in bytes; families.def says which formula is whose. Maps are in
  * the heads of the kernels. */
@@ -259,11 +263,16 @@ struct attn_merge_args {
 #define ATTN_TMA_Q_STAGES(d) ((d) <= 128 ? 2 : 1)
 #define ATTN_SMEM_hopper_forward(bm, bn, d, warps, stages)                                         \
     (2 * ATTN_TMA_COLUMNS(d) * (ATTN_TMA_Q_STAGES(d) * (bm) + 2 * (stages) * (bn)) + 1024)
-/* Likewise, and stages of K and V as codes (hopper/convert.h). */
+/* Likewise, and for each 64 rows a partial result or three quarters of O in fp32, whichever is
+ * larger (hopper/invariant.h). */
+#define ATTN_CHUNK_MEMORY(d) ((d) > 64 ? 192 * (d) : ATTN_PARTIAL_BYTES(d))
+#define ATTN_SMEM_hopper_invariant(bm, bn, d, warps, stages)                                       \
+    (ATTN_SMEM_hopper_forward(bm, bn, d, warps, stages) + (bm) / 64 * ATTN_CHUNK_MEMORY(d))
+/* As hopper_forward, and stages of K and V as codes (hopper/convert.h). */
 #define ATTN_CODE_STAGES 4
 #define ATTN_SMEM_hopper_mixed_fp8(bm, bn, d, warps, stages)                                       \
     (ATTN_SMEM_hopper_forward(bm, bn, d, warps, stages) +                                          \
-     2 * ATTN_CODE_STAGES * (bn) * ATTN_TMA_COLUMNS(d))
+     2 * ATTN_CODE_STAGES * (bn)*ATTN_TMA_COLUMNS(d))
 /* Q, K; P and m of a tile, and 1024 to align. */
 #define ATTN_SMEM_hopper_mla(bm, bn, d, warps, stages)                                             \
     (2 * ATTN_TMA_COLUMNS(d) * ((bm) + (stages) * (bn)) + 2 * (bm) * (bn) + 16 * (bm) + 1024)

@@ -35,6 +35,13 @@ enum { MIXED = 1 };
 enum { MIXED = 0 };
 #endif
 
+/* batch_invariant: hopper/invariant.h. */
+#ifdef ATTN_INVARIANT
+enum { INVARIANT = 1 };
+#else
+enum { INVARIANT = 0 };
+#endif
+
 /* A bias, a boolean mask, or both are read for each score, and KV tiles are listed (scores.h). */
 #ifdef ATTN_BIAS
 enum { TAKES_BIAS = 1 };
@@ -48,7 +55,7 @@ enum { LISTED = TAKES_BIAS || TAKES_MASK };
 namespace policy {
 
 /* forward.cu without a mask, forward_causal.cu, forward_full.cu, forward_mask.cu, forward_bias.cu,
- * forward_chunk.cu and forward_mixed.cu */
+ * forward_chunk.cu, forward_mixed.cu and forward_invariant.cu */
 enum kernel { UNMASKED, CAUSAL, FULL_OPTIONS, MASK, BIAS, CHUNK };
 
 enum flag : unsigned {

@@ -10,6 +10,7 @@
 #ifndef ATTN_KERNELS_HOPPER_CONSUMER_H
 #define ATTN_KERNELS_HOPPER_CONSUMER_H
 
+#include "hopper/invariant.h"
 #include "hopper/listed.h"
 
 /* Requests a retry of the Q tile; before its stage is released. */
@@ -159,10 +160,44 @@ INLINE void split_epilogue(struct consumer &c, const struct attn_args &a, struct
     }
 }
 
+/* INVARIANT: likewise, by the warpgroup. No Q tile is retried, and only rows that are not finite
+ * are repaired. */
+INLINE void chunk_epilogue(struct consumer &c, const struct attn_args &a, struct work w,
+                           const struct warpgroup_rows &rows, float (&o)[O_REGS],
+                           struct softmax_state &state) {
+    const int first = w.first_row + c.group * WG_ROWS + c.warp * 16;
+    float zero[2];
+    int safe;
+    const struct work again = read_descriptor(own_descriptor(c), c.lane, safe);
+    w.batch = again.batch;
+    w.head = again.head;
+    const int split = split_of_item(a, descriptor_word(own_descriptor(c)->item, c.lane));
+    const int splits = descriptor_word(own_descriptor(c)->splits, c.lane);
+    const int slot = descriptor_word(own_descriptor(c)->slot, c.lane);
+    if (c.lane == 0) {
+        release_q(c, c.q.stage);
+    }
+    advance<Q_STAGES>(c.q);
+    if ((splits > 1 && !join_chunks(c, o, state, a, w, split, splits, slot)) || first >= w.rows) {
+        return;
+    }
+    scale_rows(o, zero, state, a, w.head, rows.row);
+    store_lse(a, w, state, rows.row, c.lane);
+    store_o(o, a, w, rows.row, c.lane);
+    const unsigned bad[2] = {__ballot_sync(~0U, !(zero[0] == 0.0f)),
+                             __ballot_sync(~0U, !(zero[1] == 0.0f))}; /* four lanes to a row */
+#pragma unroll 1
+    for (int i = 0; (bad[0] | bad[1]) != 0 && i < 16; i++) {
+        if ((i < 8 ? bad[0] : bad[1]) >> i % 8 * 4 & 15U) {
+            repair_rows(a, w, first + i, 1, c.lane, true);
+        }
+    }
+}
+
 /* end-of-work, with so many retries served: whether that is all that were requested. */
-INLINE bool is_end_of_work(struct consumer &c, int retries_served) {
+INLINE bool is_end_of_work(struct consumer &c, const struct attn_args &a, int retries_served) {
     release_stored_q(c);
-    named_barrier_sync(END_BARRIER, END_THREADS); /* no request can follow */
+    named_barrier_sync(END_BARRIER, end_threads(a)); /* no request can follow */
     if (*(volatile unsigned *)&c.descriptors->retries_requested == (unsigned)retries_served) {
         return true;
     }
@@ -184,7 +219,7 @@ INLINE void consumer_loop(const struct attn_tma_args &t, struct consumer &c) {
         mbarrier_wait(c.b.q_full + (unsigned)(c.q.stage * MBARRIER_BYTES), c.q.parity);
         struct work w = read_descriptor(own_descriptor(c), c.lane, safe);
         if (w.first_row < 0) {
-            if (is_end_of_work(c, safe)) {
+            if (is_end_of_work(c, a, safe)) {
                 break;
             }
             continue;
@@ -235,14 +270,20 @@ INLINE void consumer_loop(const struct attn_tma_args &t, struct consumer &c) {
         if (own.begin < own.end) {
             const unsigned q =
                 c.at.q + (unsigned)(c.q.stage * Q_BYTES + c.group * WG_ROWS * SWIZZLE_BYTES);
-            mainloop(c, a, w, rows, own.begin, own.end, tile.end - own.end, safe, q, o, state);
+            if (INVARIANT) {
+                mainloop_of_chunks(c, a, w, rows, own.begin, own.end, q, o, state);
+            } else {
+                mainloop(c, a, w, rows, own.begin, own.end, tile.end - own.end, safe, q, o, state);
+            }
         } else {
             release_stored_q(c);
         }
         if (FULL) {
             skip_tiles<true, true>(c, own.begin - tile.begin);
         }
-        if (SPLIT_KV) {
+        if (INVARIANT) {
+            chunk_epilogue(c, a, w, rows, o, state);
+        } else if (SPLIT_KV) {
             split_epilogue(c, a, w, rows, o, state);
         } else {
             epilogue(c, t, w, rows, safe, o, state);

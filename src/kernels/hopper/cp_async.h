@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cp_async.h - asynchronous copies of 16 or 4 bytes that signal an mbarrier, where rows are not what
- * TMA takes: a bias (loader.h), small pages (decode.cu).
+ * cp_async.h - asynchronous copies of 16 or 4 bytes that may signal an mbarrier, where rows are not
+ * what TMA takes: a bias (loader.h), small pages (decode.cu, gather.h).
  *
  * Invariant: an mbarrier's phase counts one arrival of each lane that copies.
  */
@@ -23,6 +23,11 @@ template <int size> INLINE void cp_async(unsigned to, const void *from, int byte
                      : "r"(to), "l"(from), "r"(bytes)
                      : "memory");
     }
+}
+
+/* Until the copies of this thread have landed. */
+INLINE void cp_async_wait_all(void) {
+    asm volatile("cp.async.wait_all;" : : : "memory");
 }
 
 /* Arrives when the copies of this thread have landed. */

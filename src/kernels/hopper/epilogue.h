@@ -9,10 +9,11 @@
 #include "hopper/gemm.h"
 #include "hopper/tile.h"
 
-/* O / l, with the sink in l; NaN above HOPPER_MAX_LIMIT, 0 for rows that see no key. Returns
- * whether this warp met NaN or infinity. Four chains of additions: 400 cycles instead of 550. */
-INLINE bool normalise_rows(float (&o)[O_REGS], struct softmax_state &rows,
-                           const struct attn_args &a, int head, int row) {
+/* O / l, with the sink in l; NaN above HOPPER_MAX_LIMIT, 0 for rows that see no key. `zero` of a
+ * row is 0, or NaN if this lane met NaN or infinity in it. Four chains of additions: 400 cycles
+ * instead of 550. */
+INLINE void scale_rows(float (&o)[O_REGS], float (&zero)[2], struct softmax_state &rows,
+                       const struct attn_args &a, int head, int row) {
     float inverse[2];
     float zeros[4] = {0.0f, 0.0f, 0.0f, 0.0f}; /* the sum of x * 0: NaN if an x is not finite */
 #pragma unroll
@@ -32,8 +33,16 @@ INLINE bool normalise_rows(float (&o)[O_REGS], struct softmax_state &rows,
         o[i] *= inverse[i / 2 % 2];
         zeros[i % 4] = fmaf(o[i], 0.0f, zeros[i % 4]);
     }
-    const float zero = (zeros[0] + zeros[1]) + (zeros[2] + zeros[3]);
-    return __any_sync(~0U, !(zero == 0.0f));
+    zero[0] = zeros[0] + zeros[1];
+    zero[1] = zeros[2] + zeros[3];
+}
+
+/* Returns whether this warp met NaN or infinity. */
+INLINE bool normalise_rows(float (&o)[O_REGS], struct softmax_state &rows,
+                           const struct attn_args &a, int head, int row) {
+    float zero[2];
+    scale_rows(o, zero, rows, a, head, row);
+    return __any_sync(~0U, !(zero[0] + zero[1] == 0.0f));
 }
 
 INLINE void store_lse(const struct attn_args &a, const struct work &w,

@@ -5,10 +5,11 @@
  *   producer warp: TMA loads of Q, K, V into mbarrier-guarded rings         (producer.h)
  *   forward_mixed.cu: V by a warp of its own                                (values.h)
  *   forward_mixed_fp8.cu: two warps convert K and V to 16 bits              (convert.h)
+ *   forward_invariant.cu: two warps copy K and V from small pages           (gather.h)
  *   consumer warpgroups, 64 query rows each: S = QK^T, softmax, O += PV     (mainloop.h)
  *   epilogue: O / l through shared memory, TMA store; LSE                   (epilogue.h)
  *
- * One source, eight kernels; all take a sink:
+ * One source, nine kernels; all take a sink:
  *   forward.cu         no mask
  *   forward_causal.cu  a causal mask
  *   forward_full.cu    causal or not; windows, softcap, ALiBi, packed sequences, used_kv
@@ -17,18 +18,20 @@
  *   forward_chunk.cu   as forward_full.cu; CTAs share the keys of a Q tile    (split_kv.h)
  *   forward_mixed.cu   as forward_chunk.cu; pages, splits by lengths in memory (mixed.h)
  *   forward_mixed_fp8.cu  likewise, with an fp8 KV cache
+ *   forward_invariant.cu  as forward_mixed.cu, for batch_invariant            (invariant.h)
  *
  * Scheduling. Unmasked: static, one Q tile after the other. Masked: dynamic, longest tile first, by
  * an atomic counter in the workspace. The producer publishes each tile as a descriptor next to Q,
  * so consumers do no index arithmetic (scheduler.h).
- * Softmax. A stale max (softmax.h); a Q tile that needs an exact one is retried (scheduler.h).
+ * Softmax. A stale max (softmax.h); a Q tile that needs an exact one is retried (scheduler.h), in
+ * forward_invariant.cu a KV tile is taken again (invariant.h).
  * Policy per tile (overlap, ping-pong, stagger, ...): one row of config.h, with its measurement.
  * Programmatic dependent launch: the CTA starts before the kernel before it has ended. Its producer
  * waits for that; until then it prefetches its first tiles to L2 (not forward_full.cu, whose
  * lengths may be in global memory).
  *
  * Shared memory map, dynamic, from the first multiple of 1024 on, in bytes (C: head_dim rounded up
- * to 64 columns):
+ * to 64 columns). forward_invariant.cu: after a union chunk_memory for each consumer warpgroup.
  *     q      Q_STAGES x BM x C x 2     epilogue: O, 16 bits (TMA_STORE)
  *     k      STAGES x BN x C x 2
  *     v      STAGES x BN x C x 2
@@ -43,13 +46,13 @@
 #define ATTN_SINK 1
 #include "hopper/consumer.h"
 #include "hopper/convert.h"
+#include "hopper/gather.h"
 #include "hopper/loader.h"
 #include "hopper/producer.h"
 #include "hopper/values.h"
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     ATTN_ENTRY(const __grid_constant__ struct attn_tma_args t) {
-    extern __shared__ unsigned char dynamic[];
     __shared__ __align__(8) unsigned long long
         barriers[2 * Q_STAGES + 4 * ATTN_STAGES + 2 * FULL + FP8 * 4 * LOAD_STAGES];
     __shared__ __align__(16) struct descriptors descriptors;
@@ -62,7 +65,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const int group = __shfl_sync(~0U, (int)threadIdx.x / WG_THREADS, 0);
     pdl_launch_dependents();
     struct stages at;
-    at.q = (shared_address(dynamic) + SWIZZLE_ATOM - 1) & ~(unsigned)(SWIZZLE_ATOM - 1);
+    const unsigned chunks = INVARIANT ? CONSUMERS * (unsigned)sizeof(union chunk_memory) : 0;
+    at.q = (shared_address(dynamic_memory()) + chunks + SWIZZLE_ATOM - 1) &
+           ~(unsigned)(SWIZZLE_ATOM - 1);
     at.k = at.q + Q_STAGES * Q_BYTES;
     at.v = at.k + ATTN_STAGES * KV_BYTES;
     at.scores = at.v + ATTN_STAGES * KV_BYTES;
@@ -92,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
         for (unsigned i = 0; i < Q_STAGES; i++) {
             mbarrier_init(b.q_full + i * MBARRIER_BYTES, 1);
-            mbarrier_init(b.q_empty + i * MBARRIER_BYTES, 4 * CONSUMERS + FOLLOWERS);
+            mbarrier_init(b.q_empty + i * MBARRIER_BYTES, 4 * CONSUMERS + FOLLOWERS + gathers(t.a));
         }
         for (int i = 0; i < 2 * Q_STAGES; i++) {
             descriptors.descriptor[i].retry = 0;
@@ -121,6 +126,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             const int warp = __shfl_sync(~0U, (int)threadIdx.x % WG_THREADS / LANES, 0);
             if (warp == 0) {
                 producer_loop(t, loads, load_b, &descriptors, scores);
+            } else if (gathers(t.a)) {
+                if (warp == VALUE_WARP || warp == KEY_WARP) {
+                    gather_loop(t.a, at, b, &descriptors, warp == VALUE_WARP);
+                }
             } else if (MIXED && warp == VALUE_WARP) {
                 value_loop(t, loads, load_b, &descriptors);
             } else if (FP8) {

@@ -19,9 +19,14 @@
 /* Named barriers; one for each warpgroup, or Q stage, from TURN_BARRIER and WG_BARRIER on. */
 enum named { TURN_BARRIER = 1, WG_BARRIER = 8, END_BARRIER = 12 };
 
-/* Threads that wait for the end of work: consumers, the warp that loads V (values.h), and those that
- * convert K and V (convert.h). */
+/* Threads that wait for the end of work: consumers, the warp that loads V (values.h), and those
+ * that convert K and V (convert.h). */
 enum { FOLLOWERS = MIXED + 2 * FP8, END_THREADS = CONSUMERS * WG_THREADS + FOLLOWERS * LANES };
+
+/* INVARIANT: another warp where pages are gathered (gather.h). */
+INLINE int end_threads(const struct attn_args &a) {
+    return END_THREADS + (gathers(a) ? (int)LANES : 0);
+}
 
 /* The state of a consumer warpgroup. */
 struct consumer {

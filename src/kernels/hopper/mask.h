@@ -37,7 +37,9 @@ INLINE void begin_options(struct warpgroup_rows &rows, const struct attn_args &a
 /* S - slope |i - j| */
 INLINE void add_alibi(float (&s)[S_REGS], const struct warpgroup_rows &rows, int n, int lane) {
     const float first = (float)(rows.diagonal - n * ATTN_BN - lane % 4 * 2);
-    const float distance[2] = {first, first + 8.0f};
+    /* INVARIANT: rounded once, as in any other row (beyond 2^24) */
+    const float distance[2] = {
+        first, INVARIANT ? (float)(rows.diagonal - n * ATTN_BN - lane % 4 * 2 + 8) : first + 8.0f};
 #pragma unroll
     for (int i = 0; i < S_REGS; i++) {
         const float key = (float)(i / 4 * 8 + i % 2);

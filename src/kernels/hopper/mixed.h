@@ -19,11 +19,14 @@
  * Splits of one Q tile have neighbouring slots for their partial results in the workspace. A CTA's
  * tickets grow, so its position only moves forward, as in packed.h.
  *
- * The including file has packed.h, what that needs, and ATTN_BN; C and CUDA both compile this file
- * (tests/cuda/test_mixed.c).
+ * INVARIANT: a Q tile is not split, or its splits are its chunks (chunks.h): where it has more KV
+ * tiles than a CTA should take, and as long as there are slots.
+ *
+ * The including file has packed.h, what that needs, chunks.h, INVARIANT and ATTN_BN; C and CUDA
+ * both compile this file (tests/cuda/test_mixed.c, test_chunks.c).
  *
  * Invariant: tickets 0, 1, 2 ... name every split of every Q tile once, then none; no two tiles
- * share a slot, and there are fewer than ATTN_MIXED_SLOTS for each CTA.
+ * share a slot, and there are fewer than ATTN_MIXED_SLOTS for each CTA; INVARIANT: num_splits.
  */
 #ifndef ATTN_KERNELS_HOPPER_MIXED_H
 #define ATTN_KERNELS_HOPPER_MIXED_H
@@ -87,7 +90,12 @@ INLINE struct mixed_sequence mixed_sequence_of(const struct attn_args *a, int se
         const long long window = (a->left + a->right + ATTN_BM) / ATTN_BN + 2;
         s.kv_tiles = window < s.kv_tiles ? (int)window : s.kv_tiles;
     }
-    if (each > 0) {
+    if (INVARIANT) { /* large Q tiles have large partial results */
+        const int most = s.tiles > 1 ? each + each / 2 : each;
+        if (each > 0 && s.kv_tiles > most) {
+            s.splits = chunks_of_tiles(keys / ATTN_BN + (keys % ATTN_BN != 0), s.kv_tiles);
+        }
+    } else if (each > 0) {
         s.splits = s.kv_tiles / each + (s.kv_tiles % each != 0);
     }
     return s;
@@ -166,8 +174,12 @@ INLINE bool find_mixed_item(const struct attn_args *a, struct mixed_position *at
     while (at->least > 0) {
         struct mixed_sequence own =
             mixed_sequence_of(a, at->sequence + (int)(threadIdx.x % LANES), at->each);
-        const int length = (own.kv_tiles + own.splits - 1) / own.splits;
+        const int length = min((own.kv_tiles + own.splits - 1) / own.splits, at->each);
         const bool here = length >= at->least && length < 2 * at->least;
+        if (INVARIANT) {
+            const int wanted = here && own.splits > 1 ? own.tiles * heads * own.splits : 0;
+            own.splits = sum_up_to_lane(wanted) > a->num_splits - at->slot ? 1 : own.splits;
+        }
         const int items = here ? own.tiles * heads * own.splits : 0;
         const int slots = own.splits > 1 ? items : 0;
         const int end = sum_up_to_lane(items), place = ticket - at->ticket;

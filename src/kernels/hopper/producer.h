@@ -135,7 +135,9 @@ INLINE void publish_q_tile(const struct attn_tma_args &t, struct producer &p, co
             SPLIT_KV ? (int)p.retry : safe,
             0,
             SPLIT_KV ? p.item : 0,
-            SPLIT_KV ? max(min(all.end - all.begin, splits_of_item(t.a, p.item)), 1) : 0,
+            INVARIANT  ? chunks_of_q_tile(t.a, all, p.item)
+            : SPLIT_KV ? max(min(all.end - all.begin, splits_of_item(t.a, p.item)), 1)
+                       : 0,
             MIXED ? p.slot : 0};
         if (load) {
             const int query = first_query + query_of(t.a, w.first_row);
@@ -208,7 +210,7 @@ INLINE void load_q_tile(const struct attn_tma_args &t, struct producer &p, bool 
  * pages it is a KV tile, and `page` is the batch entry. */
 struct kv_boxes {
     int head, batch, first_key;
-    int count_log2;            /* of a KV tile */
+    int count_log2;            /* of a KV tile; 0 where rows are gathered */
     unsigned long long policy; /* of L2: evict-first for what no other Q tile reads */
 };
 
@@ -217,14 +219,14 @@ struct box {
 };
 
 /* A lane has a box of one of the next LANES >> count_log2 KV tiles. The table is read that many
- * tiles ahead: a lookup takes as long as several tiles do. */
+ * tiles ahead: a lookup takes as long as several tiles do. Not LOOKS_AHEAD: one tile. */
 struct page_batch {
     struct box own, next;
 };
 
 INLINE struct kv_boxes kv_boxes_of(const struct attn_args &a, const struct work &w) {
     const bool packed = a.cu_seqlens_q != 0 && !is_paged(a);
-    const int count = is_paged(a) ? ATTN_BN / min(a.page_size, (int)ATTN_BN) : 1;
+    const int count = max(boxes_of_tile(a), 1);
     return {head_kv_of(a, w), packed ? 0 : w.batch, packed ? a.cu_seqlens_kv[w.batch] : 0,
             31 - __clz(count), l2_policy(w.rows <= ATTN_BM && a.packed_heads == a.heads_per_kv)};
 }
@@ -233,21 +235,23 @@ INLINE struct kv_boxes kv_boxes_of(const struct attn_args &a, const struct work 
  * repeats that key's box. It is masked, and no unused entry of the table is read. */
 INLINE struct box box_of_lane(const struct attn_args &a, const struct work &w,
                               const struct kv_boxes &boxes, struct tile_range keys, int i) {
-    const int lane = (int)threadIdx.x % LANES;
-    const int n = kv_tile(keys, min(i + (lane >> boxes.count_log2), keys.end - keys.begin - 1));
+    const int lane = (int)threadIdx.x % LANES, rows = min(a.page_size, (int)ATTN_BN);
+    int n = kv_tile(keys, i), row = min(lane * rows, ATTN_BN - 1);
+    if (LOOKS_AHEAD) {
+        n = kv_tile(keys, min(i + (lane >> boxes.count_log2), keys.end - keys.begin - 1));
+        row = (lane & ((1 << boxes.count_log2) - 1)) * rows;
+    }
     if (!is_paged(a)) {
         return {boxes.batch, boxes.first_key + n * ATTN_BN};
     }
-    const int rows = min(a.page_size, (int)ATTN_BN); /* a power of 2 */
-    const int in_tile = lane & ((1 << boxes.count_log2) - 1);
-    const int key = min(n * ATTN_BN + in_tile * rows, w.seq_kv - 1);
-    return {page_of_key(a, w.batch, key), row_in_page(a, key) & -rows};
+    const int key = min(n * ATTN_BN + row, w.seq_kv - 1);
+    return {page_of_key(a, w.batch, key), row_in_page(a, key) & -rows}; /* rows: a power of 2 */
 }
 
 /* The lane with the first box of the i-th KV tile. Called for i = 0, 1, 2 ... */
 INLINE int lane_of_tile(struct page_batch &batch, const struct attn_args &a, const struct work &w,
                         const struct kv_boxes &boxes, struct tile_range keys, int i) {
-    const int tiles = LANES >> boxes.count_log2, place = i & (tiles - 1);
+    const int tiles = LOOKS_AHEAD ? LANES >> boxes.count_log2 : 1, place = i & (tiles - 1);
     if (place == 0) {
         batch.own = i == 0 ? box_of_lane(a, w, boxes, keys, 0) : batch.next;
         if (i + tiles < keys.end - keys.begin) {
@@ -300,7 +304,8 @@ INLINE void load_q_and_keys(const struct attn_tma_args &t, struct producer &p, b
     const struct tile_range keys = kv_tiles_of_split(a, all, p.item);
     const struct kv_boxes boxes = kv_boxes_of(a, w);
     const bool packed = a.cu_seqlens_q != 0;
-    const int count = keys.end - keys.begin;
+    const bool any = keys.begin < keys.end;
+    const int count = gathers(a) ? 0 : keys.end - keys.begin; /* K by another warp (gather.h) */
     struct page_batch pages = {};
 #pragma unroll 1
     for (int i = 0; i < max(count, 1); i++) {
@@ -316,7 +321,7 @@ INLINE void load_q_and_keys(const struct attn_tma_args &t, struct producer &p, b
             advance<LOAD_STAGES>(p.k);
         }
         if (i == 0) {
-            publish_q_tile(t, p, w, all, safe, count > 0, packed ? a.cu_seqlens_q[w.batch] : 0,
+            publish_q_tile(t, p, w, all, safe, any, packed ? a.cu_seqlens_q[w.batch] : 0,
                            packed ? 0 : w.batch);
         }
     }

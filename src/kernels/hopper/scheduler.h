@@ -51,6 +51,8 @@
 
 #include "hopper/packed.h"
 
+#include "hopper/chunks.h"
+
 #include "hopper/mixed.h"
 
 /* ---- the policy of this tile (config.h) ------------------------------------------------------ */
@@ -70,6 +72,7 @@ enum {
     /* A second Q stage holds O until the store has read it. Packed sequences: a TMA box would write
      * into the next one. */
     TMA_STORE = Q_STAGES == 2 && !FULL,
+    LOOKS_AHEAD = MIXED && !INVARIANT, /* for pages (producer.h); chunks.h has no registers to spare */
     PRODUCER_THREADS = FULL ? LANES : 1, /* FULL: a lane for a sequence; the first issues loads */
     /* setmaxnreg: the CTA is launched with 384 x 168, 512 x 128 or 640 x 96 registers, and these
      * sum up to no more: 128 x 40 + 256 x 232, 128 x 32 + 384 x 160, 128 x 32 + 512 x 112; where
@@ -77,12 +80,12 @@ enum {
      * 256 x 224, and where they convert fp8, 128 x 88 + 256 x 208. */
     PRODUCER_REGISTERS = LISTED           ? 104
                          : MIXED && FP8   ? 88
-                         : MIXED          ? 56
+                         : LOOKS_AHEAD    ? 56
                          : CONSUMERS == 2 ? 40
                                           : 32,
     CONSUMER_REGISTERS = LISTED           ? 200
                          : MIXED && FP8   ? 208
-                         : MIXED          ? 224
+                         : LOOKS_AHEAD    ? 224
                          : CONSUMERS == 2 ? 232
                          : CONSUMERS == 3 ? 160
                                           : 112
@@ -101,6 +104,11 @@ static_assert(!DEFER_V || (ATTN_BM - WG_ROWS + ATTN_BN - 1) / ATTN_BN <= ATTN_ST
               "too few stages to defer V");
 
 /* ---- shared memory --------------------------------------------------------------------------- */
+
+INLINE unsigned char *dynamic_memory(void) {
+    extern __shared__ __align__(16) unsigned char dynamic[];
+    return dynamic;
+}
 
 /* Full and empty mbarriers of the three rings. */
 struct barriers {
@@ -184,12 +192,37 @@ INLINE int splits_of_item(const struct attn_args &a, int item) {
     return MIXED ? item >> SPLIT_BITS : a.num_splits;
 }
 
+/* INVARIANT: the chunk of a split, of a Q tile that sees these KV tiles: the last chunk first, as
+ * the mainloop takes tiles. An item that is no split is all chunks. */
+INLINE struct tile_range kv_tiles_of_chunk(const struct attn_args &a, struct tile_range keys,
+                                           int item) {
+    if (splits_of_item(a, item) == 1 || keys.begin == keys.end) {
+        return keys;
+    }
+    const int chunk = chunk_of_tile(keys.end - 1) - split_of_item(a, item);
+    if (chunk < chunk_of_tile(keys.begin)) {
+        return {keys.begin, keys.begin};
+    }
+    return {max(keys.begin, chunk_begin(chunk)), min(keys.end, chunk_begin(chunk + 1))};
+}
+
+/* Splits that have keys, or 1. */
+INLINE int chunks_of_q_tile(const struct attn_args &a, struct tile_range keys, int item) {
+    if (splits_of_item(a, item) == 1 || keys.begin == keys.end) {
+        return 1;
+    }
+    return chunk_of_tile(keys.end - 1) - chunk_of_tile(keys.begin) + 1;
+}
+
 /* SPLIT_KV: a nearly equal share of a Q tile's KV tiles, empty for the last splits if there are
  * fewer tiles than splits. */
 INLINE struct tile_range kv_tiles_of_split(const struct attn_args &a, struct tile_range keys,
                                            int item) {
     if (!SPLIT_KV) {
         return keys;
+    }
+    if (INVARIANT) {
+        return kv_tiles_of_chunk(a, keys, item);
     }
     const int split = split_of_item(a, item), splits = splits_of_item(a, item);
     const int each = (keys.end - keys.begin) / splits;

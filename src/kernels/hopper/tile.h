@@ -58,6 +58,25 @@ INLINE struct keys keys_of_rows(const struct attn_args &a, const struct work &w,
     return {of_first.begin, of_last.end};
 }
 
+/* ---- pages ----------------------------------------------------------------------------------- */
+
+enum { GATHERED = 0 };
+
+/* TMA boxes of a KV tile: each is a page or the tile, whichever is smaller; a swizzle has 8 rows.
+ * INVARIANT: pages of other sizes are copied row by row (gather.h). */
+INLINE int boxes_of_tile(const struct attn_args &a) {
+    if (!is_paged(a) || a.page_size % ATTN_BN == 0) {
+        return 1;
+    }
+    return !INVARIANT || (ATTN_BN % a.page_size == 0 && a.page_size % 8 == 0)
+               ? ATTN_BN / a.page_size
+               : (int)GATHERED;
+}
+
+INLINE bool gathers(const struct attn_args &a) {
+    return INVARIANT && boxes_of_tile(a) == GATHERED;
+}
+
 /* ---- loads ----------------------------------------------------------------------------------- */
 
 /* All columns of a tile: one TMA box for each 64. */

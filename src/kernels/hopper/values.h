@@ -52,7 +52,7 @@ INLINE bool next_q_tile(const struct attn_args &a, const struct barriers &b,
         w = read_descriptor(descriptor, lane, safe);
         const int item = descriptor_word(descriptor->item, lane);
         if (w.first_row < 0) { /* as is_end_of_work */
-            named_barrier_sync(END_BARRIER, END_THREADS);
+            named_barrier_sync(END_BARRIER, end_threads(a));
             if (*(volatile unsigned *)&descriptors->retries_requested == (unsigned)safe) {
                 return false;
             }
