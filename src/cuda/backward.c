@@ -18,7 +18,7 @@
 /* bwd_hopper takes the derivative of softcap from P and the LSE: 1.5e-6 / softcap of it is lost. */
 static const float LEAST_SOFTCAP = 0.0078125F;
 
-/* One CTA adds up dQ of a tile, or several do (kernels/hopper/dq.h). */
+/* One CTA adds up dQ of a tile, or several do (kernels/hopper/backward/dq.h). */
 static bool sums_dq(const struct variant *variant) {
     return kernel_families[variant->family].tma != TMA_NONE;
 }

@@ -15,7 +15,7 @@
 #ifndef ATTN_KERNELS_HOPPER_DKV_H
 #define ATTN_KERNELS_HOPPER_DKV_H
 
-#include "hopper/dq.h"
+#include "hopper/backward/dq.h"
 
 enum { PART_BARRIER = CONSUMER_BARRIER + 1 }; /* and the next: one for each warpgroup */
 

@@ -40,9 +40,9 @@
  */
 #define ATTN_FULL 1
 #define ATTN_TURN_ROWS (ATTN_BM / 2)
-#include "hopper/differentiate.h"
-#include "hopper/dkv.h"
-#include "hopper/dq.h"
+#include "hopper/backward/differentiate.h"
+#include "hopper/backward/dkv.h"
+#include "hopper/backward/dq.h"
 #include "hopper/tile.h"
 #include "hopper/wgmma.h"
 

@@ -34,9 +34,9 @@
  * (key_tile.h) in the same order.
  */
 #define ATTN_FULL 1
-#include "hopper/differentiate.h"
-#include "hopper/dkv.h"
-#include "hopper/dq.h"
+#include "hopper/backward/differentiate.h"
+#include "hopper/backward/dkv.h"
+#include "hopper/backward/dq.h"
 #include "hopper/dsmem.h"
 #include "hopper/tile.h"
 #include "hopper/wgmma.h"
