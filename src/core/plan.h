@@ -16,9 +16,9 @@ struct variant {
     attn_variant info;
     enum variant_family family;
     int least_dim; /* of a CPU variant: variants.def */
-    bool runs;   /* of a GPU variant: its arch is the context's */
-    bool added;  /* by attn_variant_add: owns its strings, runs only when requested by name */
-    char *image; /* of an added GPU variant: a copy with a terminating 0; else NULL */
+    bool runs;     /* of a GPU variant: its arch is the context's */
+    bool added;    /* by attn_variant_add: owns its strings, runs only when requested by name */
+    char *image;   /* of an added GPU variant: a copy with a terminating 0; else NULL */
     size_t image_size;
     struct cuda_kernel *kernel; /* of a GPU variant that a plan has loaded; else NULL */
 };

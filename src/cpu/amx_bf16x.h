@@ -14,10 +14,10 @@
  *     S                [keys][MR] fp32, becomes P; then PARTS areas of P as in amx.h
  *     O                [head_dim_v][MR] fp32
  *
- * TDPBF16PS takes denormal numbers as 0, and Inf * 0 of a part is NaN. So a row with a number that is
- * neither 0 nor in [TINY, LARGEST) in size is `wild`: it is kept as it is, the upper halves of its
- * numbers as hi, the lower ones as the next part. Its scores are computed again in fp32, and a block
- * of V with such a row is weighed in fp32.
+ * TDPBF16PS takes denormal numbers as 0, and Inf * 0 of a part is NaN. So a row with a number that
+ * is neither 0 nor in [TINY, LARGEST) in size is `wild`: it is kept as it is, the upper halves of
+ * its numbers as hi, the lower ones as the next part. Its scores are computed again in fp32, and a
+ * block of V with such a row is weighed in fp32.
  *
  * The including file sets PARTS and includes math.h before. Invariant: scores of a wild row alone
  * are mended, so what a row's score is does not depend on other rows.

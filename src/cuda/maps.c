@@ -117,7 +117,8 @@ static cu_result encode(const struct cuda *cuda, const struct tensor *t, int row
         : t->dtype == ATTN_FP16 ? CU_MAP_FP16
                                 : CU_MAP_BF16,
         RANK, stand_in(), dims, strides, box, element_strides, CU_MAP_INTERLEAVE_NONE,
-        fp8 && tile_dim == 64 ? CU_MAP_SWIZZLE_64B : CU_MAP_SWIZZLE_128B, CU_MAP_PROMOTE_L2_128B, CU_MAP_FILL_ZEROS);
+        fp8 && tile_dim == 64 ? CU_MAP_SWIZZLE_64B : CU_MAP_SWIZZLE_128B, CU_MAP_PROMOTE_L2_128B,
+        CU_MAP_FILL_ZEROS);
 }
 
 attn_status maps_encode(struct cuda *cuda, const attn_problem *p, bool backward, int rows_q,

@@ -136,7 +136,7 @@ static void take_all(const char *what, const struct attn_args *a, int ctas) {
     CHECK_EQ(whole, tiles);
     CHECK(used_slots < (int64_t)ATTN_MIXED_SLOTS * ctas);
     CHECK((int64_t)at[0].each * 3 * ctas >= work); /* not too short */
-    for (int b = 0; b < batch; b++) { /* no split is missing */
+    for (int b = 0; b < batch; b++) {              /* no split is missing */
         for (int i = 0; i < heads * MOST_TILES; i++) {
             const unsigned char *const splits = taken[b][i / MOST_TILES][i % MOST_TILES];
             const int count = blocks(kv_tiles(a, b), at[0].each);
@@ -194,13 +194,15 @@ TEST(nothing_to_do) {
 TEST(even_steps) {
     static const struct {
         int batch, keys, splits; /* 8 Q tiles for each sequence */
-    } steps[] = {{16, 1024, 1}, {8, 1024, 2}, {4, 1024, 4}, {1, 1024, 16}, {32, 1024, 1}, {18, 1024, 2}};
+    } steps[] = {{16, 1024, 1}, {8, 1024, 2},  {4, 1024, 4},
+                 {1, 1024, 16}, {32, 1024, 1}, {18, 1024, 2}};
     for (int n = 0; n < 6; n++) {
         for (int b = 0; b < steps[n].batch; b++) {
             set(b, 4, steps[n].keys - b % 7);
         }
         const struct attn_args a = step_of(steps[n].batch, 32, 4);
-        const struct answer first = run(&a, 0, 132, run(&a, -1, 132, (struct mixed_position){0}).at);
+        const struct answer first =
+            run(&a, 0, 132, run(&a, -1, 132, (struct mixed_position){0}).at);
         take_all("even", &a, 132);
         CHECK_MSG(first.item.item >> 16 == steps[n].splits, "%d sequences: %d splits, expected %d",
                   steps[n].batch, first.item.item >> 16, steps[n].splits);

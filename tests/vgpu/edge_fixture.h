@@ -307,7 +307,7 @@ static inline bool planted_fault(attn_variant *variant) {
 }
 
 /* Calls `use` with a variant of each family and each of these dtypes that takes these options,
- * counted from `turn`, until one was taken; with a planted fault, with that alone. How many were. */
+ * counted from `turn`, until one was taken; with a planted fault, with that alone. How many. */
 static inline int each_of(uint32_t options, uint32_t dtypes, int32_t turn, use_variant *use,
                           void *user) {
     attn_variant first = {.size = sizeof first}, variant;

@@ -118,15 +118,16 @@ struct attn_backward_args {
     float *d_sink; /* NULL: not wanted */
     /* In the workspace. Each sequence has rows of its own there, a multiple of ATTN_STAT_ROWS. */
     float *lse_log2, *delta; /* of every row; fp32: the LSE itself */
-    float *dq_sum;           /* NULL: no sums between CTAs. Tiles of dQ, fp32 (hopper/backward/dq.h) */
-    unsigned *turns;         /* ... and for each how many CTAs have added */
-    unsigned *ticket;        /* ... and which tiles are taken */
-    long long stat_rows;     /* rows there: of a head, packed; else of a (batch, head) */
+    float *dq_sum;       /* NULL: no sums between CTAs. Tiles of dQ, fp32 (hopper/backward/dq.h) */
+    unsigned *turns;     /* ... and for each how many CTAs have added */
+    unsigned *ticket;    /* ... and which tiles are taken */
+    long long stat_rows; /* rows there: of a head, packed; else of a (batch, head) */
     float scale;
     int tiles_kv; /* of one (batch, KV head) */
     int phase;
-    int part_heads;     /* query heads of a CTA: a KV head's group, or a part of it */
-    float *kv_sum;      /* part_heads < heads_per_kv: dK and dV of key tiles, fp32 (hopper/backward/dkv.h) */
+    int part_heads; /* query heads of a CTA: a KV head's group, or a part of it */
+    /* part_heads < heads_per_kv: dK and dV of key tiles, fp32 (hopper/backward/dkv.h) */
+    float *kv_sum;
     unsigned *kv_turns; /* ... and for each half of a tile how many CTAs have added */
     int cluster;        /* CTAs of a cluster: the key tiles of a sequence; 0: none */
     int score_tiles;    /* tiles of rows of a (batch, head) in PHASE_SCORES */

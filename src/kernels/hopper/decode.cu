@@ -86,8 +86,8 @@ INLINE int boxes_of_group(const struct attn_args &a) {
     return KEYS % a.page_size == 0 && a.page_size % 8 == 0 ? KEYS / a.page_size : GATHERED;
 }
 
-/* Box `lane` of group i, or row `lane` of it. Paged: what follows the last key is that key again: it
- * is hidden anyway, and no unused entry of the table is followed. */
+/* Box `lane` of group i, or row `lane` of it. Paged: what follows the last key is that key again.
+ * It is hidden anyway, and no unused entry of the table is followed. */
 INLINE struct box box_of_lane(const struct kv_stream &s, int i, int lane) {
     const struct attn_args &a = s.t->a;
     if (!is_paged(a)) {
@@ -167,8 +167,7 @@ INLINE void load_stage(const struct kv_stream &s, const struct attn_tensor_map *
 }
 
 /* The next group. */
-template <bool may_gather>
-INLINE void load_k(const struct kv_stream &s, int stage, int lane) {
+template <bool may_gather> INLINE void load_k(const struct kv_stream &s, int stage, int lane) {
     const struct attn_args &a = s.t->a;
     const struct cache k = {(const cache_element *)a.k + s.head * a.k_head, a.k_batch, a.k_row,
                             a.head_dim};
@@ -176,8 +175,7 @@ INLINE void load_k(const struct kv_stream &s, int stage, int lane) {
                            s.k_full + (unsigned)(stage * MBARRIER_BYTES), lane);
 }
 
-template <bool may_gather>
-INLINE void load_v(const struct kv_stream &s, int stage, int lane) {
+template <bool may_gather> INLINE void load_v(const struct kv_stream &s, int stage, int lane) {
     const struct attn_args &a = s.t->a;
     const struct cache v = {(const cache_element *)a.v + s.head * a.v_head, a.v_batch, a.v_row,
                             a.head_dim_v};

@@ -10,7 +10,7 @@
  *          Its even bytes are a B operand for even columns of O, its odd bytes one for odd columns.
  *          store_columns puts O in order
  *
- * A tile has rows of D bytes, swizzled by TMA as in portable/mma.h: 128-byte rows by the row, 64-byte
+ * A row of a tile has D bytes. TMA swizzles as in portable/mma.h: 128-byte rows by the row, 64-byte
  * rows by half of it.
  *
  * Invariant: operands have the bits of the dequantised cache; columns of K from head_dim on are 0,

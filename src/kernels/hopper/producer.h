@@ -316,8 +316,7 @@ INLINE void load_q_and_keys(const struct attn_tma_args &t, struct producer &p, b
             const int lane = lane_of_tile(pages, a, w, boxes, keys, i);
             mbarrier_wait(p.b.k_empty + (unsigned)(p.k.stage * MBARRIER_BYTES), p.k.parity);
             load_boxes(p.at.k + (unsigned)(p.k.stage * LOAD_BYTES), &t.k,
-                       p.b.k_full + (unsigned)(p.k.stage * MBARRIER_BYTES), pages.own, lane,
-                       boxes);
+                       p.b.k_full + (unsigned)(p.k.stage * MBARRIER_BYTES), pages.own, lane, boxes);
             advance<LOAD_STAGES>(p.k);
         }
         if (i == 0) {

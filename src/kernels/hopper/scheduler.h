@@ -72,12 +72,12 @@ enum {
     /* A second Q stage holds O until the store has read it. Packed sequences: a TMA box would write
      * into the next one. */
     TMA_STORE = Q_STAGES == 2 && !FULL,
-    LOOKS_AHEAD = MIXED && !INVARIANT, /* for pages (producer.h); chunks.h has no registers to spare */
+    LOOKS_AHEAD = MIXED && !INVARIANT,   /* chunks.h has no registers to spare */
     PRODUCER_THREADS = FULL ? LANES : 1, /* FULL: a lane for a sequence; the first issues loads */
     /* setmaxnreg: the CTA is launched with 384 x 168, 512 x 128 or 640 x 96 registers, and these
      * sum up to no more: 128 x 40 + 256 x 232, 128 x 32 + 384 x 160, 128 x 32 + 512 x 112; where
-     * loader warps need some (loader.h), 128 x 104 + 256 x 200; where they look up pages, 128 x 56 +
-     * 256 x 224, and where they convert fp8, 128 x 88 + 256 x 208. */
+     * loader warps need some (loader.h), 128 x 104 + 256 x 200; where they look up pages,
+     * 128 x 56 + 256 x 224; where they convert fp8, 128 x 88 + 256 x 208. */
     PRODUCER_REGISTERS = LISTED           ? 104
                          : MIXED && FP8   ? 88
                          : LOOKS_AHEAD    ? 56

@@ -120,7 +120,8 @@ TEST(splits_of_many_rows) {
     try_both(&edge);
 }
 
-/* As many splits, of a sequence that turns out to be short: one cluster has a few keys, others none. */
+/* As many splits, of a sequence that turns out to be short: one cluster has a few keys, others
+ * none. */
 static void use_600_keys(struct sample *s) {
     raise_keys(s);
     lengths(&s->used)[0] = 600;

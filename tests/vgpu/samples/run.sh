@@ -1,17 +1,17 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# samples.sh [-l LIST] ATTEST SAMPLES WORK [NAME]...
+# run.sh [-l LIST] ATTEST SAMPLES WORK [NAME]...
 #
-# NVIDIA's cuda-samples on the virtual GPU: builds each program of samples.txt from the checkout
+# NVIDIA's cuda-samples on the virtual GPU: builds each program of cuda-samples.txt from the checkout
 # SAMPLES by `attest nvcc` in the folder WORK, runs it by `attest exec`, and compares with the
-# outcome that samples.txt expects. Prints a table. Fails if an outcome differs. LIST is another
+# outcome that the list expects. Prints a table. Fails if an outcome differs. LIST is another
 # such list, of the programs of another project: hecbench.txt.
 #
 # It fetches nothing. SAMPLES is not changed. SECONDS_MOST (600) bounds each run, JOBS (1) is how
 # many run at once.
 set -u
-list=$(cd "$(dirname "$0")" && pwd)/samples.txt
+list=$(cd "$(dirname "$0")" && pwd)/cuda-samples.txt
 if [ "${1:-}" = -l ] && [ $# -ge 2 ]; then
     list=$(cd "$(dirname "$2")" && pwd)/$(basename "$2")
     shift 2
