@@ -142,7 +142,7 @@ static int take_all(int batch, int64_t left, int ctas, int all_slots) {
         }
     }
     CHECK_EQ(whole, tiles);
-    CHECK(split_tiles <= 2 * ctas); /* as cuda/plan.c counts */
+    CHECK(split_tiles <= 2 * ctas); /* as cuda/split.c counts */
     for (int b = 0; b < batch; b++) {
         for (int i = 0; i < MOST_TILES * MOST_SPLITS; i++) {
             items -= taken[b][i / MOST_SPLITS][i % MOST_SPLITS];

@@ -32,7 +32,7 @@
 #define ATTN_KERNELS_HOPPER_MIXED_H
 
 enum {
-    LEAST_SPLIT = 2, /* KV tiles: a partial result costs about one (POST_COST of cuda/plan.c) */
+    LEAST_SPLIT = 2, /* KV tiles: a partial result costs about one (POST_COST of cuda/split.c) */
     SHORT_SHARE = 8, /* KV tiles of a share that is not halved: prologue and merge cost 3 */
     SPLIT_BITS = 16, /* of an item: the split, and above it their number */
     /* The cost of an even step; half KV tiles, as ITEM_COST and so on of cuda/split.c. */
