@@ -108,9 +108,9 @@ static attn_status choose_best(attn_plan *plan, attn_error *error) {
     for (int32_t i; (i = candidates_next(&candidates, &plan->tuned_run)) >= 0; plan->refused++) {
         /* most are refused by this, at the price of one look */
         if ((options & ~context->variants[i].info.options) == 0 &&
+            variant_pays(&context->variants[i], &plan->problem, NULL) &&
             variant_applies(context, &context->variants[i], &plan->problem, options, NULL) ==
-                ATTN_OK &&
-            variant_pays(&context->variants[i], &plan->problem, NULL)) {
+                ATTN_OK) {
             plan->variant = i;
             return ATTN_OK;
         }
