@@ -86,6 +86,26 @@ TEST(one_long_decode) {
     try_mixed(&edge);
 }
 
+/* All keys of one sequence; the pages that the sample has come again and again. */
+static void use_all_keys(struct sample *s) {
+    const int64_t size = s->full.page_size, all = s->full.seq_kv;
+    int32_t *const table = lengths(&s->table), *const used = lengths(&s->used);
+    const int64_t pages = (*used + size - 1) / size;
+    for (int64_t i = pages; pages > 0 && i < (all + size - 1) / size; i++) {
+        table[i] = table[i % pages];
+    }
+    *used = pages > 0 ? (int32_t)all : 0;
+}
+
+/* As many Q tiles as CTAs, so that keys are not split: a tile needs more than one table lookup. */
+TEST(many_pages) {
+    NEEDS_KERNELS(ATTN_OPTION_PAGED);
+    struct edge edge = {.problem = problem_of(1, 132, 8, 600), .change = use_all_keys};
+    edge.problem.used_kv = true;
+    edge.problem.page_size = 8;
+    try_mixed(&edge);
+}
+
 TEST(drafts) {
     NEEDS_KERNELS(ATTN_OPTION_DRAFT);
     for (int n = 0; n < 5; n++) { /* the last: whole KV tiles, which no other mask crosses */
