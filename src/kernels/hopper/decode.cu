@@ -193,7 +193,9 @@ INLINE void load_first(struct kv_stream &s, int lane) {
             load_k<true>(s, i, lane);
             load_v<true>(s, i, lane);
         }
-        s.next = box_of_lane(s, min((int)ATTN_STAGES, max(s.count - 1, 0)), lane);
+        if (s.count > ATTN_STAGES) {
+            s.next = box_of_lane(s, ATTN_STAGES, lane);
+        }
         return;
     }
 #pragma unroll
