@@ -307,6 +307,9 @@ static void use_70_keys(struct sample *s) {
     int32_t *table = lengths(&s->table);
     const int32_t pages[] = {2, 0, 1};
     memcpy(table, pages, sizeof pages);
+    for (int64_t i = 0; i < s->full.heads_q * s->full.head_dim; i++) { /* NaN, if it had no keys */
+        set_q(s, 0, i / s->full.head_dim, 0, i % s->full.head_dim, (float)(i % 7) / 7.0F);
+    }
     for (int64_t i = 0; i < 70 * s->full.head_dim; i++) {
         set_k(s, 0, 0, i / s->full.head_dim, i % s->full.head_dim, (float)(i % 11) / 11.0F);
     }
