@@ -112,7 +112,7 @@ static const struct edit {
     {"emulate", "vgpu", "\"max_error\": 0.003", "\"max_error\": 0.3", GATE_FAIL, "case 2"},
     {"parity", "cuda:0", "\"damage\": null", "\"damage\": \"O is written past its end\"", GATE_FAIL,
      "past its end"},
-    {"parity", "cuda:0", "\"damage\": null,", "", GATE_FAIL, "damage is not told"},
+    {"parity", "cuda:0", "\"damage\": null,", "", GATE_FAIL, "no damage is named"},
     {"parity", "cuda:0", "\"number\": 2", "\"number\": 1", GATE_INVALID, "not where it belongs"},
     /* controls that failed, or are missing */
     {"parity", "cuda:0", "\"refused\": 3", "\"refused\": 2", GATE_INVALID, "impostor"},

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-uint64_t rng_fresh(void); /* a seed that nobody can tell before */
+uint64_t rng_fresh(void); /* a seed that cannot be predicted */
 uint64_t rng_next(uint64_t *state);
 int64_t rng_range(uint64_t *state, int64_t low, int64_t high); /* both included */
 bool rng_chance(uint64_t *state, int percent);

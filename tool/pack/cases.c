@@ -52,7 +52,7 @@ void judge_one_case(const struct json_value *one, int64_t number, struct judgeme
         judge(judgement, GATE_INVALID, "case %lld: an impostor was accepted", n);
     } else if (damage == NULL || damage->kind != JSON_NULL) {
         judge(judgement, GATE_FAIL, "case %lld: %.160s", n,
-              json_text_or(one, "damage", "damage is not told"));
+              json_text_or(one, "damage", "no damage is named"));
     } else if (verdict_of(one, true) != ATTN_ACCEPT) {
         const attn_statistics s = statistics_of(one);
         judge(judgement, GATE_FAIL,

@@ -203,7 +203,7 @@ static void review_variants(struct review *review, const struct json_value *row)
     if (json_count_of(refused) > 0) {
         list(review, "%s on %s: %zu variants cannot run there: %.160s", stage, device,
              json_count_of(refused),
-             json_text_or(json_item(refused, 0), "reason", "no reason is told"));
+             json_text_or(json_item(refused, 0), "reason", "no reason is given"));
     }
 }
 

@@ -21,7 +21,7 @@ __global__ void produce(float *x, const float *table) {
 
 __global__ void late(const float *x, float *y, const float *table) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    const float own = table[threadIdx.x]; // nobody writes it
+    const float own = table[threadIdx.x]; // it is never written
     let_next_begin();
     wait_for_earlier();
     y[i] = x[i] - own;

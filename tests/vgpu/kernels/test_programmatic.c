@@ -18,10 +18,11 @@ static const struct {
     const char *family;
     int64_t seq_q, seq_kv;
     bool causal;
-} CHAINS[] = {{"fwd_hopper", 200, 130, false},       {"fwd_hopper_causal", 200, 200, true},
-              {"fwd_hopper_full", 70, 150, false},   {"fwd_hopper_split", 60, 700, false},
-              {"fwd_hopper_chunk", 50, 700, true},   {"fwd_hopper_decode", 1, 600, false},
-              {"fwd_hopper_decode", 1, 9001, false}, {"fwd_mma_fp16", 70, 150, false}};
+} CHAINS[] = {{"fwd_hopper", 200, 130, false},         {"fwd_hopper_causal", 200, 200, true},
+              {"fwd_hopper_full", 70, 150, false},     {"fwd_hopper_split", 60, 700, false},
+              {"fwd_hopper_chunk", 50, 700, true},     {"fwd_hopper_decode", 1, 600, false},
+              {"fwd_hopper_decode", 1, 9001, false},   {"fwd_hopper_mixed", 50, 700, true},
+              {"fwd_hopper_invariant", 50, 700, true}, {"fwd_mma", 70, 150, false}};
 
 /* The variant that is tried for the family; false: this build has none for the problem. */
 static bool variant_of(const char *family, const attn_problem *p, attn_variant *variant) {
