@@ -86,15 +86,18 @@ TEST(one_long_decode) {
     try_mixed(&edge);
 }
 
-/* All keys of one sequence; the pages that the sample has come again and again. */
+/* All keys of one sequence; the whole pages that the sample has come again and again. */
 static void use_all_keys(struct sample *s) {
     const int64_t size = s->full.page_size, all = s->full.seq_kv;
     int32_t *const table = lengths(&s->table), *const used = lengths(&s->used);
-    const int64_t pages = (*used + size - 1) / size;
-    for (int64_t i = pages; pages > 0 && i < (all + size - 1) / size; i++) {
+    const int64_t pages = *used / size; /* the rows of the last one past `used` are NaN */
+    if (pages == 0) {
+        return;
+    }
+    for (int64_t i = pages; i < (all + size - 1) / size; i++) {
         table[i] = table[i % pages];
     }
-    *used = pages > 0 ? (int32_t)all : 0;
+    *used = (int32_t)all;
 }
 
 /* As many Q tiles as CTAs, so that keys are not split: a tile needs more than one table lookup. */
