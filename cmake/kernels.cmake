@@ -12,6 +12,7 @@ set_property(CACHE ATTN_KERNELS PROPERTY STRINGS AUTO ON OFF)
 set(ATTN_VARIANTS "" CACHE STRING "Build only kernels with this regular expression in their name")
 option(ATTN_ONE_OF_EACH "Of each family, build only the first of these kernels" OFF)
 set(ATTN_PORTABLE_ARCHS "80;90" CACHE STRING "Machine code of portable kernels is for these sm_XX")
+option(ATTN_PTX_LINES "Keep line tables in the PTX that a virtual GPU runs" ON)
 option(ATTN_KERNEL_DEBUG "Kernels with device asserts and line tables in their machine code" OFF)
 
 set(nvcc_needed 12.0)
@@ -116,6 +117,18 @@ function(attn_compress_image into image output arch mode)
         OUTPUT ${output}
         COMMAND sh ${script} ${ATTN_FATBINARY} ${image} ${output} ${arch} ${option}
         DEPENDS ${image} ${script} ${kernel_folder}/options.txt
+        COMMENT ""
+        VERBATIM)
+    set(${into} ${${into}} ${output} PARENT_SCOPE)
+endfunction()
+
+# attn_strip_ptx(into PTX OUTPUT): adds the command that makes OUTPUT of PTX, without line tables.
+function(attn_strip_ptx into ptx output)
+    set(script ${PROJECT_SOURCE_DIR}/cmake/strip_ptx.sh)
+    add_custom_command(
+        OUTPUT ${output}
+        COMMAND sh ${script} ${ptx} ${output}
+        DEPENDS ${ptx} ${script}
         COMMENT ""
         VERBATIM)
     set(${into} ${${into}} ${output} PARENT_SCOPE)
@@ -256,12 +269,17 @@ macro(attn_add_variant family arch dtype head_dim block_q block_kv warps stages)
                            built_in_${log_number})
         endforeach()
         string(REPLACE sm_ compute_ ptx_arch ${arch})
+        attn_strip_ptx(compiled ${output}.ptx ${output}.stripped)
         if(NOT ${arch} MATCHES "[a-z]$")
             # A driver that compiles this toolkit's PTX also knows its best compression.
-            attn_compress_image(compiled ${output}.ptx ${output}.fatbin ${ptx_arch} size)
+            attn_compress_image(compiled ${output}.stripped ${output}.fatbin ${ptx_arch} size)
             attn_add_image(library ${variant} ATTN_IMAGE_FATBIN ${ptx_arch} ${output}.fatbin NULL)
         endif()
-        attn_add_image(companion ${variant} ATTN_IMAGE_PTX ${ptx_arch} ${output}.ptx NULL)
+        set(ptx ${output}.stripped)
+        if(ATTN_PTX_LINES)
+            set(ptx ${output}.ptx)
+        endif()
+        attn_add_image(companion ${variant} ATTN_IMAGE_PTX ${ptx_arch} ${ptx} NULL)
         math(EXPR built "${built} + 1")
     endif()
 endmacro()
@@ -293,7 +311,7 @@ endfunction()
 # Removes what an earlier run with another filter or compiler has left in kernels/.
 function(attn_remove_stale_kernels wanted)
     file(GLOB found ${kernel_folder}/*.cubin ${kernel_folder}/*.log ${kernel_folder}/*.ptx
-         ${kernel_folder}/*.fatbin ${kernel_folder}/*.d)
+         ${kernel_folder}/*.stripped ${kernel_folder}/*.fatbin ${kernel_folder}/*.d)
     foreach(file IN LISTS found)
         string(REGEX REPLACE "\\.d$" ".ptx" output ${file})
         if(NOT output IN_LIST wanted)

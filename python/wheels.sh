@@ -10,7 +10,7 @@
 # share ATTN_KERNEL_CACHE [build-wheel/kernels]. ATTN_KERNELS=OFF leaves them out; the name of the
 # wheel then contains 0nokernels. ATTN_TARGETS="x86_64" builds only that wheel.
 #
-# Invariant: every wheel written passes auditwheel and is at most 28 MB. The same sources give the
+# Invariant: every wheel written passes auditwheel and is at most 25 MB. The same sources give the
 # same bytes in every folder.
 set -eu
 
@@ -19,7 +19,7 @@ mkdir -p "${1:-$root/dist}"
 out=$(cd "${1:-$root/dist}" && pwd)
 work=$root/build-wheel
 kernels=${ATTN_KERNELS:-ON}
-most=28000000
+most=25000000
 build_tag=''
 python=$work/venv/bin/python
 
