@@ -42,6 +42,10 @@ static bool variant_at(const struct request *request, int32_t index, attn_varian
     }
     *applies = attn_variant_check(request->runner.context, variant->name, &request->problem, why) ==
                ATTN_OK;
+    if (*applies && request->runner.invariant &&
+        (variant->options & ATTN_OPTION_BATCH_INVARIANT) == 0) {
+        *applies = explain(why, "batch_invariant is not among its options");
+    }
     return true;
 }
 
@@ -120,6 +124,40 @@ static void variants_json(struct json *json, const struct request *request) {
 
 /* ---- the plan -------------------------------------------------------------------------------- */
 
+/* `count` variants of one family, refused for one reason. */
+static void print_refused(const attn_variant *last, const char *reason, int count) {
+    char what[96];
+    snprintf(what, sizeof what, count > 1 ? "%s, %d variants" : "%s",
+             count > 1 ? last->family : last->name, count);
+    if (count > 0) {
+        printf("refused    %-42s  %s\n", what, reason);
+    }
+}
+
+/* The better variants, without those of other dtypes. */
+static void print_refusals(const struct request *request) {
+    attn_refusal refusal = {.size = sizeof refusal};
+    attn_variant variant = {.size = sizeof variant}, last = variant;
+    char reason[sizeof((attn_error *)NULL)->text] = "";
+    int count = 0;
+    for (int32_t i = 0; attn_plan_refusal(request->runner.plan, i, &refusal, NULL) == ATTN_OK;
+         i++) {
+        if (!variant_by_name(request->runner.context, refusal.variant, &variant, NULL) ||
+            (variant.dtypes >> request->problem.dtype & 1U) == 0) {
+            continue;
+        }
+        if (count > 0 &&
+            (strcmp(variant.family, last.family) != 0 || strcmp(refusal.reason, reason) != 0)) {
+            print_refused(&last, reason, count);
+            count = 0;
+        }
+        last = variant;
+        snprintf(reason, sizeof reason, "%s", refusal.reason);
+        count++;
+    }
+    print_refused(&last, reason, count);
+}
+
 static void print_plan(const struct request *request) {
     const attn_plan *plan = request->runner.plan;
     char text[256];
@@ -130,15 +168,7 @@ static void print_plan(const struct request *request) {
     }
     printf("workspace  %zu bytes\n", attn_workspace_size(plan));
     printf("planned    in %.2f us\n", 1e6 * request->seconds);
-    attn_refusal refusal = {.size = sizeof refusal};
-    int width = 0;
-    for (int32_t i = 0; attn_plan_refusal(plan, i, &refusal, NULL) == ATTN_OK; i++) {
-        const int length = (int)strlen(refusal.variant);
-        width = length > width ? length : width;
-    }
-    for (int32_t i = 0; attn_plan_refusal(plan, i, &refusal, NULL) == ATTN_OK; i++) {
-        printf("refused    %-*s  %s\n", width, refusal.variant, refusal.reason);
-    }
+    print_refusals(request);
 }
 
 /* The plan in one line, whole; null without memory for it. */
@@ -187,15 +217,15 @@ static void plan_json(struct request *request) {
 /* The least of ten means: what is above it is the machine's other work. */
 static double time_plans(const struct request *request) {
     enum { ROUNDS = 10, PLANS = 100 };
+    attn_plan_options options =
+        *PLAN_BY_NAME((attn_direction)request->runner.direction, request->runner.variant);
+    options.batch_invariant = request->runner.invariant;
     double least = 0.0;
     for (int round = 0; round < ROUNDS; round++) {
         const double start = clock_seconds();
         for (int i = 0; i < PLANS; i++) {
             attn_plan *plan = NULL;
-            attn_plan_create(
-                request->runner.context, &request->problem,
-                PLAN_BY_NAME((attn_direction)request->runner.direction, request->runner.variant),
-                &plan, NULL);
+            attn_plan_create(request->runner.context, &request->problem, &options, &plan, NULL);
             attn_plan_destroy(plan);
         }
         const double mean = (clock_seconds() - start) / PLANS;
