@@ -180,9 +180,10 @@ static attn_status check_grid(const struct variant *variant, const attn_problem 
                          "%.0f blocks of %d query rows, a grid has at most %d", blocks,
                          (int)block_q, (int)most);
     }
-    if (p->seq_q > INT32_MAX - block_q) { /* rows are counted to the end of the last block */
-        return attn_fail(error, ATTN_UNSUPPORTED, "seq_q = %lld, it takes at most %d",
-                         (long long)p->seq_q, (int)(INT32_MAX - block_q));
+    const int64_t most_rows = (INT32_MAX - block_q) / cut.packed_heads;
+    if (p->seq_q > most_rows) { /* rows are counted to the end of the last block */
+        return attn_fail(error, ATTN_UNSUPPORTED, "seq_q = %lld, it takes at most %lld",
+                         (long long)p->seq_q, (long long)most_rows);
     }
     const bool solid = kernel_families[variant->family].grid == GRID_3D;
     if (solid && (cut.tiles > GRID_YZ || p->batch > GRID_YZ)) {

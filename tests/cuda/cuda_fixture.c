@@ -215,24 +215,25 @@ bool add_made_up_mma(attn_context *context, attn_dtype dtype) {
 }
 
 bool add_made_up_hopper(attn_context *context, attn_dtype dtype) {
-    static const char *const families[] = {"fwd_hopper", "fwd_hopper_causal", "fwd_hopper_full",
-                                           "fwd_hopper_chunk", "fwd_hopper_split"};
-    for (int i = 0; i < 5; i++) {
-        const int rows = i < 4 ? 128 : 64;
+    static const char *const families[] = {"fwd_hopper",       "fwd_hopper_causal",
+                                           "fwd_hopper_full",  "fwd_hopper_chunk",
+                                           "fwd_hopper_mixed", "fwd_hopper_split"};
+    for (int i = 0; i < 6; i++) {
+        const int rows = i < 5 ? 128 : 64;
         char name[64];
         snprintf(name, sizeof name, "made_up_%s_%s_d128_%dx64", families[i],
                  dtype == ATTN_FP16 ? "fp16" : "bf16", rows);
         attn_variant variant = made_up(name, dtype);
         variant.family = families[i];
         variant.arch = "sm_90a";
-        variant.options = i != 2 && i != 3 ? 0U
-                                           : ATTN_OPTION_WINDOW | ATTN_OPTION_SOFTCAP |
-                                                 ATTN_OPTION_PACKED | ATTN_OPTION_USED_KV;
+        variant.options = i < 2 || i == 5 ? 0U
+                                          : ATTN_OPTION_WINDOW | ATTN_OPTION_SOFTCAP |
+                                                ATTN_OPTION_PACKED | ATTN_OPTION_USED_KV;
         variant.tensor_cores = true;
         variant.head_dim_max = 128;
         variant.head_dim_multiple = 8;
         variant.block_q = rows;
-        variant.warps = i < 4 ? 12 : 8;
+        variant.warps = i < 5 ? 12 : 8;
         variant.shared_bytes = 131072;
         if (!add(context, &variant)) {
             return false;

@@ -71,7 +71,7 @@ bool add_made_up(attn_context *context, const char *name, attn_dtype dtype);
  * of multiples of 8 up to 128. CHECKs. */
 bool add_made_up_mma(attn_context *context, attn_dtype dtype);
 
-/* Adds made_up_fwd_hopper_<dtype>_d128_128x64, made_up_fwd_hopper_causal_..., ..._full_... and
+/* Adds made_up_fwd_hopper_<dtype>_d128_128x64, made_up_fwd_hopper_causal_..., ..._mixed_... and
  * ..._split_..._64x64: they take tensor maps (fake_driver.h), head dimensions of multiples of 8 up
  * to 128. CHECKs. */
 bool add_made_up_hopper(attn_context *context, attn_dtype dtype);

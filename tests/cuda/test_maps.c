@@ -17,6 +17,7 @@
 #define CAUSAL "made_up_fwd_hopper_causal_fp16_d128_128x64"
 #define FULL "made_up_fwd_hopper_full_fp16_d128_128x64"
 #define CHUNK "made_up_fwd_hopper_chunk_fp16_d128_128x64"
+#define MIXED "made_up_fwd_hopper_mixed_fp16_d128_128x64"
 #define SPLIT "made_up_fwd_hopper_split_fp16_d128_64x64"
 
 static attn_context *begin(void) {
@@ -537,6 +538,14 @@ TEST(split_grids) {
     p.seq_q++;
     check_refused(context, SPLIT, &p, "seq_q = 4194241, it takes at most 4194240");
     check_refused(context, PLAIN, &p, NULL);
+    p.heads_q = 64; /* rows of all heads of the group make one tile */
+    p.heads_kv = 1;
+    p.packed = true;
+    p.total_q = p.total_kv = 100;
+    p.seq_q = INT32_MAX / 64 - 1;
+    check_refused(context, MIXED, &p, "seq_q = 33554430, it takes at most 33554429");
+    p.seq_q--;
+    check_refused(context, MIXED, &p, NULL);
     attn_close(context);
     fake_end();
 }

@@ -178,6 +178,11 @@ TEST(an_empty_pool) {
     s.tensors.k = s.tensors.v = NULL;
     s.tensors.block_table = NULL;
     sample_each_variant(context, &s, is_zero, NULL);
+    const int32_t some[3] = {0, 5, 0};
+    s.tensors.used_kv = some;
+    const char *said = sample_forward(context, &s, NULL);
+    CHECK(said != NULL && strstr(said, "tensors.block_table = NULL, expected the pages of "
+                                       "sequence 1, which has 5 keys") != NULL);
     sample_free(&s);
 }
 

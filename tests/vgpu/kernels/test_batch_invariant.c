@@ -167,9 +167,10 @@ static void try_in_one_cta(attn_dtype dtype, int dim) {
         {{rows, rows, rows, rows, rows, rows}, .count = 6},
         {{{0, END - 1, 1}}, .count = 1, .page_size = 16},
         {{{0, END - 40, 30}, {0, END - 64, 30}}, .count = 2},
+        {{{0, END - 40, 30}}, .count = 1, .page_size = 5}, /* gathered row by row */
     };
     struct scene scene = long_scene(dtype, dim, 48, 48, END, 150);
-    try_calls(&scene, &alone, calls, 3);
+    try_calls(&scene, &alone, calls, 4);
 }
 
 TEST(chunks_in_one_cta) {
