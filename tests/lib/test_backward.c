@@ -214,6 +214,48 @@ TEST(edges_of_blocks) {
     CHECK(runs > 0);
 }
 
+/* dO, and with it dS, as small and as large as fp32 lets the results be; one small number among
+ * others; one Inf, which shows as such where the reference has it. */
+TEST(gradients_of_any_size) {
+    const float factors[] = {1e-36F, 1e-30F, 1e-20F, 1e20F, 1e30F};
+    for (int n = 0; n < 7; n++) {
+        struct recipe recipe;
+        struct sample s;
+        struct gradients g;
+        attn_variant v;
+        attn_problem p;
+        attn_problem_init(&p);
+        p.heads_q = p.heads_kv = p.batch = 1;
+        p.seq_q = 50;
+        p.seq_kv = 70;
+        p.head_dim = p.head_dim_v = 72;
+        recipe_init(&recipe, &p, 1);
+        if (!make(&s, &g, &recipe)) {
+            return;
+        }
+        float *const d_o = (float *)(uintptr_t)g.tensors.d_o;
+        for (int64_t i = 0; n < 5 && i < p.seq_q * p.head_dim_v; i++) {
+            d_o[i] *= factors[n];
+        }
+        if (n >= 5) {
+            d_o[33 * p.head_dim_v + 7] *= n == 5 ? 1e-31F : INFINITY;
+        }
+        g.input = 0; /* of the dO before */
+        for (int32_t i = 0; next_variant(context, &i, &g.problem, &v);) {
+            run(context, &g, &s, v.name);
+            for (int which = 0; n < 6 && which < GRADIENTS; which++) {
+                if (g.outputs[which].size > 0) {
+                    judge(&g, &s, (attn_gradient)which, v.name);
+                }
+            }
+            const float dv = ((const float *)g.tensors.dv)[7];
+            CHECK_MSG(n < 6 || isinf(dv), "%s: dV = %g", v.name, (double)dv);
+        }
+        gradients_free(&g);
+        sample_free(&s);
+    }
+}
+
 TEST(threads_change_no_bits) {
     attn_context *contexts[3] = {NULL};
     const int32_t counts[3] = {1, 2, 7};

@@ -67,6 +67,64 @@ TEST(rows_have_the_same_bits_in_every_call) {
     close_cpu(&at);
 }
 
+/* A number of V that takes another path in some kernels (amx_bf16x.h) changes the rows that see its
+ * key, and no others. */
+TEST(rows_that_do_not_see_a_key) {
+    enum { S = 64, D = 72, HALF = S / 2 };
+    static float q[S * D], k[S * D], v[S * D], o[2][S * D];
+    static uint8_t mask[S * S];
+    static const float numbers[] = {1e-31F, 1e25F, NAN};
+    struct place at;
+    attn_problem p;
+    attn_variant variant = {.size = sizeof variant};
+    attn_error why;
+    if (!open_cpu(&at)) {
+        return;
+    }
+    attn_problem_init(&p);
+    p.seq_q = p.seq_kv = S;
+    p.head_dim = p.head_dim_v = D;
+    p.mask = true;
+    for (int i = 0; i < S * D; i++) {
+        q[i] = (float)draw(-100, 100) / 50.0F;
+        k[i] = (float)draw(-100, 100) / 50.0F;
+        v[i] = (float)draw(-100, 100) / 50.0F;
+    }
+    for (int i = 0; i < S * S; i++) {
+        mask[i] = i / S / HALF == i % S / HALF;
+    }
+    for (int32_t n = 0; attn_variant_get(at.context, n, &variant, NULL) == ATTN_OK; n++) {
+        attn_plan_options options;
+        attn_plan *plan = NULL;
+        attn_plan_options_init(&options);
+        options.variant = variant.name;
+        options.batch_invariant = true;
+        if (attn_plan_create(at.context, &p, &options, &plan, &why) != ATTN_OK) {
+            continue;
+        }
+        const size_t bytes = attn_workspace_size(plan);
+        void *workspace = device_alloc(at.device, bytes, &why);
+        for (int number = -1; number < 3; number++) {
+            const float before = v[(HALF + 8) * D + 3];
+            attn_tensors t;
+            attn_tensors_init(&t);
+            v[(HALF + 8) * D + 3] = number < 0 ? before : numbers[number];
+            t.q = q;
+            t.k = k;
+            t.v = v;
+            t.mask = mask;
+            t.o = o[number >= 0];
+            CHECK_STATUS(attn_forward(plan, &t, workspace, bytes, NULL, &why), ATTN_OK, &why);
+            v[(HALF + 8) * D + 3] = before;
+            CHECK_MSG(number < 0 || memcmp(o[0], o[1], sizeof(float) * HALF * D) == 0,
+                      "%s: V has %g", variant.name, (double)numbers[number]);
+        }
+        device_free(at.device, workspace);
+        attn_plan_destroy(plan);
+    }
+    close_cpu(&at);
+}
+
 /* The negative control. */
 TEST(without_the_option_bits_differ) {
     struct place at;
