@@ -358,9 +358,9 @@ ATTN_API attn_status attn_plan_create(attn_context *context, const attn_problem 
 ATTN_API void attn_plan_destroy(attn_plan *plan);
 
 /* Bytes that a call needs in the device's memory (0: none), and their alignment. They may hold
- * anything: no initialisation is needed, and any plans may share them, one call at a time. (After two
- * concurrent calls, which is an error, overwrite them before the next. compute-sanitizer's initcheck
- * reports the reads of counters there; they are intended.) */
+ * anything: no initialisation is needed, and any plans may share them, one call at a time. (After
+ * two concurrent calls, which is an error, overwrite them before the next. compute-sanitizer's
+ * initcheck reports the reads of counters there; they are intended.) */
 ATTN_API size_t attn_workspace_size(const attn_plan *plan);
 ATTN_API size_t attn_workspace_alignment(const attn_plan *plan);
 

@@ -118,8 +118,8 @@ typedef struct attn_variant {
 
 /* The index-th forward variant of the context, in the order of preference (tuned.def may change it
  * for a problem); added ones last. Variants that this machine cannot run are listed, too. Strings
- * live as long as the context. ATTN_INVALID past the last. context NULL: everything that is compiled
- * into the library, for any device. */
+ * live as long as the context. ATTN_INVALID past the last. context NULL: everything that is
+ * compiled into the library, for any device. */
 ATTN_API attn_status attn_variant_get(const attn_context *context, int32_t index,
                                       attn_variant *variant, attn_error *error);
 

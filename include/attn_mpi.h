@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * attn_mpi.h - attention over a sequence that is spread over the ranks of an MPI communicator
- * (context parallelism). libattn_mpi is a thin library over libattn and MPI; libattn itself does not
- * need MPI.
+ * (context parallelism). libattn_mpi is a thin library over libattn and MPI; libattn itself needs
+ * no MPI.
  *
  *     attn_mpi_options_init(&options);
  *     options.method = ATTN_MPI_ZIGZAG;

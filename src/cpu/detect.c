@@ -101,7 +101,7 @@ static bool has_avx512_bf16(void) {
     return has_avx512() && has(LEAF_7_1_EAX, BIT(5));
 }
 
-#define AMX "AMX-BF16 (TDPBF16PS), or the system's leave to use it"
+#define AMX "AMX-BF16 (TDPBF16PS), or the system's permission to use it"
 
 enum { REQUEST_PERMISSION = 0x1023, AMX_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
 
