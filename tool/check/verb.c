@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * verb.c - `attest check`: any CUDA kernel on a virtual GPU, in one or several shapes, under one or
- * all orders of asynchronous completion, and what is wrong with it.
+ * verb.c - `attest check`: runs any CUDA kernel on a virtual GPU, in one or several shapes, under
+ * one or all orders of asynchronous completion, and reports what is wrong with it.
  *
  * Besides the one line of complaint, stderr carries what nvcc says, the line with a caret where PTX
  * cannot be loaded, and with --json or --sarif what the kernel prints.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cases.c - cases of emulate and parity. See judge.h.
+ * cases.c - judges the cases of emulate and parity. See judge.h.
  *
  * Invariant: attn_judge alone decides about the recorded numbers, as it did when they were
  * recorded.
