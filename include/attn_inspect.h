@@ -150,7 +150,7 @@ ATTN_API attn_status attn_variant_add(attn_context *context, const attn_variant 
 
 typedef enum attn_image_kind {
     ATTN_IMAGE_CUBIN = 0,  /* machine code, an ELF file; only of added variants */
-    ATTN_IMAGE_PTX = 1,    /* text, with line tables */
+    ATTN_IMAGE_PTX = 1,    /* text; with line tables unless built with ATTN_PTX_LINES=OFF */
     ATTN_IMAGE_FATBIN = 2, /* the same PTX without line tables, compressed as drivers read it */
     /* A fatbin with one cubin, compressed (LZ4) as drivers read it; of compiled-in variants. Once
      * written to a file, `cuobjdump -xelf all` extracts the cubin. */
