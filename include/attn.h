@@ -27,8 +27,8 @@
  *    attn_error (which may be NULL): it names the argument, its value and what was expected. After
  *    a failure nothing was written to an output and nothing is leaked.
  *  - The library never prints, exits, aborts or changes signal handlers, and keeps no
- *    process-global state: contexts are independent. (On x86 a bf16 plan
- *    requests AMX permission for the process once; an opened CUDA driver stays loaded.)
+ *    process-global state: contexts are independent. (On x86 a plan for AMX requests AMX permission
+ *    for the process once; an opened CUDA driver stays loaded.)
  *  - Calls of a plan (attn_forward, attn_backward, attn_append, attn_merge, attn_accumulate)
  *    allocate nothing and never fall back: the plan names the variant that runs.
  *  - Programs keep running with newer libraries. A struct begins with its size as the program was
@@ -217,9 +217,9 @@ typedef struct attn_problem {
                               bounded by tensors.cu_seqlens_q and cu_seqlens_kv; the batch strides
                               of q, k, v, o and lse are not used, those of bias, mask and slopes
                               are [false] */
-    bool used_kv;          /* tensors.used_kv[b] of the keys of sequence b exist; keys
-                              after them are never read. seq_kv of the formulas is then that number:
-                              a plan for the longest KV cache serves all shorter ones [false] */
+    bool used_kv;          /* of sequence b only the first tensors.used_kv[b] keys exist; later keys
+                              are never read. seq_kv of the formulas is then that number: a plan
+                              for the longest KV cache serves all shorter ones [false] */
     bool reserved[2];      /* [false] */
 
     attn_bias_strides bias_strides; /* [ATTN_AUTO: contiguous (batch, heads_q, seq_q, seq_kv)] */
@@ -250,9 +250,9 @@ typedef struct attn_problem {
                                    [0] */
 
     /* Steps of a server; the numbers of queries are in the device's memory. */
-    bool used_q;              /* tensors.used_q[b] of the query rows of sequence b exist; rows of Q
-                                 after them are never used; those of O, LSE and dQ are not written.
-                                 seq_q of the formulas is then that number [false] */
+    bool used_q;              /* of sequence b only the first tensors.used_q[b] query rows exist;
+                                 later rows of Q are never used, those of O, LSE and dQ never
+                                 written. seq_q of the formulas is then that number [false] */
     bool draft;               /* tensors.draft_mask, a tree of drafts: of a sequence of n <= 64
                                  queries, query i sees key seq_kv - n + t, 0 <= t < n, only if bit t
                                  of its word is set. Forward only [false] */
@@ -348,8 +348,8 @@ typedef struct attn_plan_options {
 /* Chooses a variant and loads it. options may be NULL (defaults). If no variant applies (or the
  * named one does not): ATTN_UNSUPPORTED and the reason. On failure *plan is NULL. The problem is
  * copied. The caller owns *plan; it must not outlive its context. Costs about a microsecond once
- * its variant is loaded, so that a program whose sizes change at every call makes a plan for each;
- * used_kv serves a growing cache with one plan. */
+ * its variant is loaded, so a program whose sizes change at every call can make a plan for each;
+ * with used_kv one plan serves a growing cache. */
 ATTN_API attn_status attn_plan_create(attn_context *context, const attn_problem *problem,
                                       const attn_plan_options *options, attn_plan **plan,
                                       attn_error *error);
@@ -357,10 +357,10 @@ ATTN_API attn_status attn_plan_create(attn_context *context, const attn_problem 
 /* NULL is fine. No call with this plan may be in flight. */
 ATTN_API void attn_plan_destroy(attn_plan *plan);
 
-/* Bytes that a call needs in the device's memory (0: none), and their alignment. They may
- * hold anything: no initialisation is needed, and any plans may share them, one call at a time.
- * (After two concurrent calls, which is an error, overwrite them before the next.)
- * (compute-sanitizer's initcheck reports the reads of counters there; they are intended.) */
+/* Bytes that a call needs in the device's memory (0: none), and their alignment. They may hold
+ * anything: no initialisation is needed, and any plans may share them, one call at a time. (After
+ * two concurrent calls, which is an error, overwrite them before the next. compute-sanitizer's
+ * initcheck reports the reads of counters there; they are intended.) */
 ATTN_API size_t attn_workspace_size(const attn_plan *plan);
 ATTN_API size_t attn_workspace_alignment(const attn_plan *plan);
 
@@ -409,9 +409,8 @@ typedef struct attn_tensors {
 /* Computes O (and LSE). No allocation, no synchronisation, no printing; one workspace per call in
  * flight. stream: a CUstream for a GPU (NULL = the legacy default stream), of the CUDA context that
  * was current when the plan was made, if there was one; the CPU backend ignores it and has finished
- * when it returns. Inputs are only read; Q, K, V may share memory with each
- * other, not with O or LSE. The CPU backend also checks cu_seqlens, used_kv, used_q and
- * block_table. */
+ * when it returns. Inputs are only read; Q, K, V may share memory with each other, not with O or
+ * LSE. The CPU backend also checks cu_seqlens, used_kv, used_q and block_table. */
 ATTN_API attn_status attn_forward(const attn_plan *plan, const attn_tensors *tensors,
                                   void *workspace, size_t workspace_size, void *stream,
                                   attn_error *error);
@@ -426,8 +425,8 @@ ATTN_API attn_status attn_forward(const attn_plan *plan, const attn_tensors *ten
  *   exp(sink - LSE) * D
  *
  * from o and lse as attn_forward left them. dK and dV of a KV head are sums over its group. All
- * elements of an output are written (packed, used_q: those of rows that exist): rows that
- * see no key and keys that no row sees get 0. NaN and Inf propagate from a row of Q, O, LSE and
+ * elements of an output are written (packed, used_q: those of rows that exist): rows that see no
+ * key and keys that no row sees get 0. NaN and Inf propagate from a row of Q, O, LSE and
  * dO to the keys that it sees, and from a key to the rows that see it; through a mask they may
  * propagate. P comes from the LSE, which is fp32: its relative error is about 2^-24 |LSE|. The bits
  * are the same at every call. GPUs: head_dim up to 256, in fp32 up to 128; d_bias and

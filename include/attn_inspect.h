@@ -95,18 +95,8 @@ typedef struct attn_variant {
     size_t size;          /* to be set to sizeof(attn_variant) by the caller */
     const char *name;     /* "cpu_tile_neon_bf16", "fwd_wmma_fp16_d64_32x64_w4_s2" */
     const char *device;   /* "cpu" or "cuda" */
-    const char *family;   /* the algorithm: "cpu_tile", "cpu_row", "cpu_backward", "fwd_scalar",
-                             "fwd_wmma", "fwd_mma", "fwd_mma_full", "fwd_mma_decode",
-                             "fwd_mma_wide", "fwd_mma_fp8", "fwd_mma_decode_fp8", "fwd_tf32",
-                             "fwd_tf32_decode", "fwd_mma_invariant", "fwd_tf32_invariant",
-                             "fwd_hopper", "fwd_hopper_causal",
-                             "fwd_hopper_full", "fwd_hopper_mask", "fwd_hopper_bias",
-                             "fwd_hopper_chunk", "fwd_hopper_mixed", "fwd_hopper_invariant",
-                             "fwd_hopper_split", "fwd_hopper_decode", "fwd_hopper_decode_fp8",
-                             "fwd_hopper_mla", "bwd_mma", "bwd_tf32",
-                             "bwd_hopper", "bwd_hopper_wide", "append_kv",
-                             "append_kv_fp8", "merge_lse",
-                             "cpu_append", "cpu_merge" */
+    const char *family;   /* the algorithm: "cpu_tile", "fwd_mma_decode", "bwd_hopper", ...;
+                             docs/kernels.md has a table of all */
     const char *arch;     /* cpu: the instruction set ("c", "neon"); cuda: the oldest it runs on */
     uint32_t dtypes;      /* bit (1 << attn_dtype) for each dtype it takes; if the bits of fp8 are
                              set, K and V must be fp8 */
@@ -126,10 +116,10 @@ typedef struct attn_variant {
     int32_t v_in_k; /* not 0: it takes only problems with v_in_k, and head_dim_v up to this */
 } attn_variant;
 
-/* The index-th forward variant of the context, best first unless tuned.def knows better for a
- * problem; added ones last. Strings live as long as the context. ATTN_INVALID past the last. Also
- * lists those that this machine cannot run.
- * context NULL: everything that is compiled into the library, for whatever device. */
+/* The index-th forward variant of the context, in the order of preference (tuned.def may change it
+ * for a problem); added ones last. Variants that this machine cannot run are listed, too. Strings
+ * live as long as the context. ATTN_INVALID past the last. context NULL: everything that is
+ * compiled into the library, for any device. */
 ATTN_API attn_status attn_variant_get(const attn_context *context, int32_t index,
                                       attn_variant *variant, attn_error *error);
 
@@ -160,7 +150,7 @@ ATTN_API attn_status attn_variant_add(attn_context *context, const attn_variant 
 
 typedef enum attn_image_kind {
     ATTN_IMAGE_CUBIN = 0,  /* machine code, an ELF file; only of added variants */
-    ATTN_IMAGE_PTX = 1,    /* text, with line tables */
+    ATTN_IMAGE_PTX = 1,    /* text; with line tables unless built with ATTN_PTX_LINES=OFF */
     ATTN_IMAGE_FATBIN = 2, /* the same PTX without line tables, compressed as drivers read it */
     /* A fatbin with one cubin, compressed (LZ4) as drivers read it; of compiled-in variants. Once
      * written to a file, `cuobjdump -xelf all` extracts the cubin. */

@@ -2,7 +2,7 @@
  *
  * attn_mpi.h - attention over a sequence that is spread over the ranks of an MPI communicator
  * (context parallelism). libattn_mpi is a thin library over libattn and MPI; libattn itself needs
- * neither it nor MPI.
+ * no MPI.
  *
  *     attn_mpi_options_init(&options);
  *     options.method = ATTN_MPI_ZIGZAG;

@@ -118,8 +118,8 @@ ATTN_API attn_status attn_compare(const attn_problem *problem, const attn_tensor
                                   const double *exact_lse, const double *twin,
                                   attn_comparison *result, attn_error *error);
 
-/* attn_reference (both precisions) and attn_compare in one call. Allocates and frees
- * what it needs. */
+/* attn_reference (both precisions) and attn_compare in one call. Allocates and frees what it
+ * needs. */
 ATTN_API attn_status attn_verify(const attn_context *context, const attn_problem *problem,
                                  const attn_tensors *tensors, const attn_row *rows, size_t count,
                                  attn_comparison *result, attn_error *error);

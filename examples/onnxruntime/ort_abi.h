@@ -3,8 +3,8 @@
  * ort_abi.h - the part of ONNX Runtime's C interface that a library of operators needs. PyPI's
  * onnxruntime ships no headers.
  *
- * Invariant: the places of functions in struct ort_api are those of version 1 of the interface,
- * which ONNX Runtime never changes; struct ort_operator is that of version 16 (ONNX Runtime 1.16).
+ * Invariant: the order of functions in struct ort_api is that of version 1 of the interface, which
+ * ONNX Runtime never changes; struct ort_operator is that of version 16 (ONNX Runtime 1.16).
  */
 #ifndef ORT_ABI_H
 #define ORT_ABI_H

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares and times models of ONNX Runtime with its own attention and with libattn's.
 
-    cc -O2 -shared -fPIC *.c -o libattn_ort.so $(pkg-config --cflags --libs attn)
+    cc -O2 -shared -fPIC -fvisibility=hidden *.c -o libattn_ort.so \\
+        $(pkg-config --cflags --libs attn)
     pip install onnxruntime onnx
     python run.py libattn_ort.so [--quick]
     python run.py libattn_ort.so MODEL.onnx OUT.onnx     # only changes a model

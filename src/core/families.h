@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * families.h - what the variants of a GPU family have in common: kernels/families.def for C.
+ * families.h - struct kernel_family: what the variants of a GPU family have in common, from
+ * kernels/families.def.
  *
- * Invariant: what a family is stands in its entry alone; other files read it from there.
+ * Invariant: the properties of a family are in its entry of families.def and nowhere else.
  */
 #ifndef ATTN_CORE_FAMILIES_H
 #define ATTN_CORE_FAMILIES_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * merge.c - attn_merge and attn_accumulate: their checks, and the call of a backend.
+ * merge.c - attn_merge and attn_accumulate: their checks, and the call into a backend.
  */
 #include "core/plan.h"
 

@@ -69,18 +69,18 @@ static bool takes_more(const attn_variant *v, const attn_variant *other) {
 }
 
 /* Why nothing applies: the reason of the variant that takes most of those that are at least for
- * this dtype and wish, since what it refuses no other takes. */
+ * this dtype and tensor_cores, since what it refuses no other takes. */
 static attn_status refuse_all(const attn_plan *plan, attn_error *error) {
     const attn_context *context = plan->context;
-    const attn_tensor_cores wish = plan->problem.tensor_cores;
+    const attn_tensor_cores preference = plan->problem.tensor_cores;
     struct candidates candidates = {context, &plan->problem, plan->direction, 0, 0, {0}};
     const struct variant *most = NULL;
     for (int32_t i; (i = candidates_next(&candidates, NULL)) >= 0;) {
         const struct variant *variant = &context->variants[i];
         if ((variant->info.dtypes & (1U << plan->problem.dtype)) != 0 &&
             variant_is_fp8(variant) <= problem_is_fp8(&plan->problem) &&
-            wish != (variant->info.tensor_cores ? ATTN_TENSOR_CORES_NEVER
-                                                : ATTN_TENSOR_CORES_REQUIRE) &&
+            preference != (variant->info.tensor_cores ? ATTN_TENSOR_CORES_NEVER
+                                                      : ATTN_TENSOR_CORES_REQUIRE) &&
             (most == NULL || takes_more(&variant->info, &most->info))) {
             most = variant;
         }
@@ -97,7 +97,7 @@ static attn_status refuse_all(const attn_plan *plan, attn_error *error) {
                          built_in_images_missing);
     }
     return attn_fail(error, ATTN_UNSUPPORTED,
-                     "no variant is for this dtype and wish about tensor cores "
+                     "no variant is for this dtype and tensor_cores "
                      "(attn_variant_check names each one's reason)");
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * plan.h - contexts, variants and plans, as the files of libattn see them.
+ * plan.h - contexts, variants and plans inside libattn.
  */
 #ifndef ATTN_CORE_PLAN_H
 #define ATTN_CORE_PLAN_H

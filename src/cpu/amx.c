@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * amx.c - the tile kernel for bf16 on AMX: amx.h has the product, avx512_bf16.h the layouts of Q,
- * S, P and O.
+ * amx.c - the tile kernel for bf16 on AMX: amx.h has the GEMM, avx512_bf16.h the layouts of Q, S, P
+ * and O.
  */
 #include "cpu/avx512.h"
 

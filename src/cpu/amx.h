@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * amx.h - the product of amx.c and amx_bf16x.h on TDPBF16PS (AMX-BF16), which multiplies two
- * registers of 16 x 64 bytes: C[16][16] += A[16][32] B[32][16], fp32 from bf16, B in pairs along
+ * amx.h - the GEMM of amx.c and amx_bf16x.h on TDPBF16PS (AMX-BF16), which multiplies two registers
+ * of 16 x 64 bytes: C[16][16] += A[16][32] B[32][16], fp32 from bf16, B in pairs along
  * the sum.
  *
  * A tile is 32 rows. Keys (or dimensions of V) are the rows of C, query rows its columns. Two by

@@ -11,7 +11,7 @@
  *     P         [keys / 2] of [MR rows][2 keys]                  after S
  *     O         [head_dim_v][MR] fp32
  *
- * The including file sets MV and UNIT (what the products take at a time) and lays K and V out.
+ * The including file defines MV and UNIT (see bf16_pairs.h) and the layouts of K and V.
  * P is rounded to bf16, its sum is not: the LSE is as exact as in fp32.
  * Invariant: head_dim, head_dim_v and keys are padded to multiples of UNIT, itself a multiple of
  * 8; what the padding of an operand holds is 0.

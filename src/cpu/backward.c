@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * backward.c - gradients on the tile kernels. Rows of a tile are keys here, and its keys queries,
- * so that the products of forward give four of the five GEMMs as they are:
+ * so that the GEMMs of forward give four of the five of backward as they are:
  *
  *     D = rowsum(dO * O)                                        pass 1: every row
  *     one unit = (batch entry, KV head, every n-th chunk of keys)   pass 2

@@ -2,7 +2,7 @@
  *
  * bf16_pairs.h - what the kernels on VDPBF16PS and TDPBF16PS share: both take bf16 in pairs along
  * the dimension that is summed over. Included after math.h, once MV (vectors of query rows in a
- * tile) and UNIT (what the products take at a time) are known.
+ * tile) and UNIT (what a GEMM takes at a time along that dimension) are defined.
  *
  * Invariant: head_dim, head_dim_v and keys are padded to multiples of UNIT, itself a multiple of 8.
  */

@@ -14,6 +14,7 @@
 #include <sys/auxv.h>
 #elif defined(__x86_64__)
 #include <cpuid.h>
+#include <errno.h>
 #include <pthread.h>
 #include <sys/syscall.h>
 #endif
@@ -101,15 +102,22 @@ static bool has_avx512_bf16(void) {
     return has_avx512() && has(LEAF_7_1_EAX, BIT(5));
 }
 
-#define AMX "AMX-BF16 (TDPBF16PS), or the system's leave to use it"
+#define AMX "AMX-BF16 (TDPBF16PS)"
+
+static bool has_amx(void) {
+    return has_avx512_bf16() && has(LEAF_7_EDX, BIT(22) | BIT(24)) && has(XCR0, BIT(17) | BIT(18));
+}
 
 enum { REQUEST_PERMISSION = 0x1023, AMX_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
 
 /* The kernel lets a process use AMX after a request; a repeated one costs a system call. */
-static bool has_amx(void) {
-    return has_avx512_bf16() && has(LEAF_7_EDX, BIT(22) | BIT(24)) &&
-           has(XCR0, BIT(17) | BIT(18)) &&
-           syscall(SYS_arch_prctl, REQUEST_PERMISSION, AMX_DATA) == 0;
+static attn_status request_amx(attn_error *error) {
+    if (syscall(SYS_arch_prctl, REQUEST_PERMISSION, AMX_DATA) == 0) {
+        return ATTN_OK;
+    }
+    return attn_fail(
+        error, ATTN_UNSUPPORTED, "the system does not permit AMX-BF16: errno %d%s", errno,
+        errno == ENOSPC ? ", an alternate signal stack (sigaltstack) is too small" : "");
 }
 #endif
 
@@ -118,19 +126,20 @@ static const struct {
     const struct cpu_isa *isa;
     cpu_test *present;
     const char *needs;
+    attn_status (*request)(attn_error *error); /* NULL: the system need not be asked */
 } isas[] = {
-    {"c", &cpu_isa_c, always, ""},
+    {"c", &cpu_isa_c, always, "", NULL},
 #if defined(__aarch64__) && !defined(ATTN_PORTABLE_ONLY)
-    {"neon", &cpu_isa_neon, always, ""},
-    {"neon_bf16", &cpu_isa_neon_bf16, has_bf16, "the BF16 instructions (BFMMLA)"},
+    {"neon", &cpu_isa_neon, always, "", NULL},
+    {"neon_bf16", &cpu_isa_neon_bf16, has_bf16, "the BF16 instructions (BFMMLA)", NULL},
 #endif
 #if defined(__x86_64__) && !defined(ATTN_PORTABLE_ONLY)
-    {"avx2", &cpu_isa_avx2, has_avx2, "AVX2, FMA or F16C"},
-    {"avx512", &cpu_isa_avx512, has_avx512, "AVX-512 (F, BW, DQ and VL)"},
-    {"avx512_bf16", &cpu_isa_avx512_bf16, has_avx512_bf16, "AVX512_BF16 (VDPBF16PS)"},
-    {"amx", &cpu_isa_amx, has_amx, AMX},
-    {"amx_bf16x2", &cpu_isa_amx_bf16x2, has_amx, AMX},
-    {"amx_bf16x3", &cpu_isa_amx_bf16x3, has_amx, AMX},
+    {"avx2", &cpu_isa_avx2, has_avx2, "AVX2, FMA or F16C", NULL},
+    {"avx512", &cpu_isa_avx512, has_avx512, "AVX-512 (F, BW, DQ and VL)", NULL},
+    {"avx512_bf16", &cpu_isa_avx512_bf16, has_avx512_bf16, "AVX512_BF16 (VDPBF16PS)", NULL},
+    {"amx", &cpu_isa_amx, has_amx, AMX, request_amx},
+    {"amx_bf16x2", &cpu_isa_amx_bf16x2, has_amx, AMX, request_amx},
+    {"amx_bf16x3", &cpu_isa_amx_bf16x3, has_amx, AMX, request_amx},
 #endif
 };
 
@@ -146,10 +155,13 @@ bool cpu_knows_isa(const char *name) {
 const struct cpu_isa *cpu_find_isa(const char *name, attn_error *error) {
     for (size_t i = 0; i < sizeof isas / sizeof isas[0]; i++) {
         if (strcmp(isas[i].name, name) == 0) {
-            if (isas[i].present()) {
+            const bool present = isas[i].present();
+            if (present && (isas[i].request == NULL || isas[i].request(error) == ATTN_OK)) {
                 return isas[i].isa;
             }
-            attn_fail(error, ATTN_UNSUPPORTED, "this CPU lacks %s", isas[i].needs);
+            if (!present) {
+                attn_fail(error, ATTN_UNSUPPORTED, "this CPU lacks %s", isas[i].needs);
+            }
         }
     }
     return NULL;
@@ -210,7 +222,8 @@ void cpu_describe(attn_device *device) {
     size_t length = 0;
     device->arch[0] = '\0';
     for (size_t i = 0; i < sizeof isas / sizeof isas[0]; i++) {
-        const bool again = i > 0 && isas[i].needs == isas[i - 1].needs && *isas[i].needs; /* AMX */
+        const bool again =
+            i > 0 && isas[i].request != NULL && isas[i - 1].request != NULL; /* AMX */
         if (isas[i].present() && !again && length < sizeof device->arch) {
             length += (size_t)snprintf(device->arch + length, sizeof device->arch - length, "%s%s",
                                        length > 0 ? " " : "", isas[i].name);

@@ -3,7 +3,7 @@
  * row.c - drives a row kernel (decode, split-KV): few query rows against many keys.
  *
  * The keys are split at a fixed length. Each split gives a partial result (m, l, O) per row; these
- * are combined in the order of the splits, so neither threads nor timing can change bits.
+ * are combined in the order of the splits, so the bits do not depend on threads or timing.
  *
  * Scratch of one thread:   queries (fp32) | scores | addresses and scales of rows of K, of V |
  *                          a few dequantised rows of an fp8 cache

@@ -18,8 +18,9 @@
  * batch_invariant: the bits of a row follow from its own query, keys and options alone. Blocks
  * begin at multiples of their length, counted from key 0, and a tile takes whole groups of key_step
  * keys, so that sums are grouped alike wherever other rows begin and end. Keys that no row of the
- * unit sees are zeros. Probabilities are never taken as 0 because V is tame, and V is weighed by
- * the GEMM alone: a unit in which a masked tile meets a V that is not tame is computed row by row.
+ * unit sees are zeros. Other units may skip small probabilities where V is tame (finite and not
+ * huge); here none is skipped, and V is weighed by the GEMM alone: a unit in which a masked tile
+ * meets a V that is not tame is computed row by row.
  */
 #include "core/plan.h"
 #include "cpu/cpu.h"

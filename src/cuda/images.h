@@ -3,7 +3,8 @@
  * images.h - what the build made of the GPU kernels. The library embeds what GPUs load: cubins, and
  * the portable PTX for GPUs newer than the cubins, each in a compressed fatbin of its own, as the
  * driver loads it. libattn_ptx.so, the companion, lies in the same folder and has the PTX of every
- * kernel as text with line tables, for the virtual GPU and for those who read it.
+ * kernel as text, with line tables unless ATTN_PTX_LINES is OFF, for the virtual GPU and for
+ * readers.
  *
  * The tables are generated (cmake/kernels.cmake) in the order of kernels/variants.def; of one
  * variant the cubins come first, older architectures before newer ones, then the PTX. The

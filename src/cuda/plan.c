@@ -177,11 +177,11 @@ static attn_status check_grid(const struct variant *variant, const attn_problem 
     const int32_t block_q = variant->info.block_q, most = INT32_MAX - MOST_SMS;
     if (blocks > most) {
         return attn_fail(error, ATTN_UNSUPPORTED,
-                         "%.0f blocks of %d query rows, a grid has at most %d", blocks,
+                         "%.0f Q tiles of %d rows, a grid has at most %d CTAs", blocks,
                          (int)block_q, (int)most);
     }
     const int64_t most_rows = (INT32_MAX - block_q) / cut.packed_heads;
-    if (p->seq_q > most_rows) { /* rows are counted to the end of the last block */
+    if (p->seq_q > most_rows) { /* rows are counted to the end of the last tile */
         return attn_fail(error, ATTN_UNSUPPORTED, "seq_q = %lld, it takes at most %lld",
                          (long long)p->seq_q, (long long)most_rows);
     }
@@ -214,7 +214,7 @@ static attn_status check_device(const struct cuda *cuda, const struct variant *v
     }
     if (v->shared_bytes > cuda->shared) {
         return attn_fail(error, ATTN_UNSUPPORTED,
-                         "it needs %d bytes of shared memory, this GPU gives a block %d",
+                         "it needs %d bytes of shared memory, this GPU gives a CTA %d",
                          (int)v->shared_bytes, cuda->shared);
     }
     return ATTN_OK;

@@ -24,8 +24,8 @@ b"
 refuses "unknown option" "unknown option '--foo'" plan --foo
 refuses "unknown option of devices" "unknown option '--batch'" devices --batch 1
 refuses "positional argument" "unknown argument 'x.npy'" attn x.npy
-refuses "value missing at the end" "--batch wants a value" plan --batch
-refuses "value missing before an option" "--batch wants a value" plan --batch --json
+refuses "value missing at the end" "--batch needs a value" plan --batch
+refuses "value missing before an option" "--batch needs a value" plan --batch --json
 refuses "empty value" "empty" plan --device=
 refuses "flag with a value" "--alibi takes no value" plan --alibi=1
 refuses "option twice" "--batch is given twice" plan --batch 1 --batch 2

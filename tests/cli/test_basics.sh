@@ -42,8 +42,11 @@ for verb in attn bench plan devices; do
     accepts "help $verb" help $verb
     same "help $verb" stdout expected
 done
-lines=$("$attest" attn --help | awk 'length > 100' | wc -l)
-holds "help fits into 100 columns" [ "$lines" -eq 0 ]
+verbs=$("$attest" --help | sed -n '/^usage/,/^examples/s/^  \([a-z]*\)  *[a-z].*/\1/p' | grep -v '^attest$')
+for verb in $verbs; do
+    lines=$("$attest" $verb --help | awk 'length > 100 || / $/' | wc -l)
+    holds "help of $verb fits into 100 columns" [ "$lines" -eq 0 ]
+done
 
 # ---- devices and plan ------------------------------------------------------------------------
 

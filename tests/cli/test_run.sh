@@ -55,7 +55,7 @@ refuses "a device twice" "given twice" run --device cpu --device cpu --out x
 refuses "quick and full" "expected one of them" run --quick --full --out x
 refuses "no expression" "is no regular expression" run --variant '(' --out x
 refuses "no such variant" "matches no variant" run --variant nothing --out x
-refuses "resume of what" "wants the --out" run --resume
+refuses "resume of what" "needs the --out" run --resume
 refuses "resume of something else" "expected no --quick" run --resume --out x --stage parity
 refuses "resume of nothing" "x: No such file" run --resume --out x
 refuses "a price below 0" "--gpu-hour-price: -1" run --gpu-hour-price -1 --out x

@@ -42,7 +42,7 @@ static bool loaded_image(const attn_context *context, const char *variant, attn_
 static const char *refusal_of(const attn_variant *variant, int capability, int shared) {
     const bool hopper = strcmp(variant->arch, "sm_90a") == 0;
     return hopper && capability != 90       ? "it is for sm_90a, this GPU is"
-           : variant->shared_bytes > shared ? "bytes of shared memory, this GPU gives a block"
+           : variant->shared_bytes > shared ? "bytes of shared memory, this GPU gives a CTA"
                                             : NULL;
 }
 

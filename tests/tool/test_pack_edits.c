@@ -115,7 +115,7 @@ static const struct edit {
     {"parity", "cuda:0", "\"damage\": null,", "", GATE_FAIL, "no damage is named"},
     {"parity", "cuda:0", "\"number\": 2", "\"number\": 1", GATE_INVALID, "not where it belongs"},
     /* controls that failed, or are missing */
-    {"parity", "cuda:0", "\"refused\": 3", "\"refused\": 2", GATE_INVALID, "impostor"},
+    {"parity", "cuda:0", "\"refused\": 3", "\"refused\": 2", GATE_INVALID, "negative control"},
     {"parity", "cuda:0", "\"caught\": true", "\"caught\": false", GATE_INVALID, "was not caught"},
     {"parity", "cuda:0", "\"name\": \"mean_v\"", "\"name\": \"zero\"", GATE_INVALID, "mean_v"},
     {"inspect", "sm_90", "\"caught\": true", "\"caught\": 1", GATE_INVALID, "'spill'"},

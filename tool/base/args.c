@@ -334,7 +334,7 @@ static int parse_option(const struct command *command, int argc, char **argv, in
     if (value == NULL) {
         /* "-1,0" is a value, "--k" is the next option. */
         if (argc < 2 || strncmp(argv[1], "--", 2) == 0) {
-            return complain("%s: %s wants a value", verb, arg->name);
+            return complain("%s: %s needs a value", verb, arg->name);
         }
         value = argv[1];
         *used = 2;

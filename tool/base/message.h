@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * message.h - exit codes, and the one way in which the program complains.
+ * message.h - exit codes, and the one function that prints an error.
  *
  * Invariant: a failed run writes exactly one line to stderr, and it begins with "attest: ".
  */

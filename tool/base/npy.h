@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * npy.h - NumPy's .npy files, versions 1.0, 2.0 and 3.0: float32, float16 and uint16 (which is how
- * bfloat16 travels), little-endian, C order; for a mask bool and uint8. Anything else gets a
+ * npy.h - NumPy's .npy files, versions 1.0, 2.0 and 3.0: float32, float16 and uint16 (the bits of
+ * bfloat16), little-endian, C order; for a mask bool and uint8. Anything else gets a
  * sentence; float64 and the other integers do too, unless the caller asks for any number.
  *
  *     "\x93NUMPY" | major | minor | header length (2 or 4 bytes) | header, a Python dict | data

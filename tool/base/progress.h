@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * progress.h - one line on stderr that says how far a long work is.
+ * progress.h - one line on stderr that shows the progress of a long task.
  *
- * It shows only where stderr is a terminal, and is wiped off when the work ends.
+ * It is shown only where stderr is a terminal, and erased when the task ends.
  *
  *     progress_start(&p, "verifying", true);   // true: one call, whose progress is unknown
  *     attn_verify(...);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * verb.c - `attest check`: any CUDA kernel on a virtual GPU, in one or several shapes, under one or
- * all orders of asynchronous completion, and what is wrong with it.
+ * verb.c - `attest check`: runs any CUDA kernel on a virtual GPU, in one or several shapes, under
+ * one or all orders of asynchronous completion, and reports what is wrong with it.
  *
  * Besides the one line of complaint, stderr carries what nvcc says, the line with a caret where PTX
  * cannot be loaded, and with --json or --sarif what the kernel prints.
@@ -301,7 +301,7 @@ static enum args_result parse_words(struct check *c, int argc, char **argv) {
             "--symbol", &c->symbol_texts, "NAME=FILL",
             "a __constant__ or __device__ variable; NAME=TYPE:FILL if PTX declares only bytes"),
         arg_list("--sweep", &c->sweep_texts, "N=LOW..HIGH[:STEP]",
-                 "run these shapes, in this order, until one fails; sizes may contain N, as in\n"
+                 "run these shapes, in this order, until one fails; sizes may contain N, as in "
                  "--grid '(N+127)/128' --arg buf:f32:N:rand; also N=1,2,31"),
         arg_flag("--list", &c->list, "show the kernels of the file, run nothing"),
     };
@@ -335,8 +335,8 @@ static enum args_result parse_words(struct check *c, int argc, char **argv) {
         .notes = NOTES,
         .examples = "  attest check sum.cu --grid 4 --block 128 --arg buf:f32:512:rand --arg "
                     "buf:f32:4:uninit\n"
-                    "  attest check sum.cu --sweep N=1..999 --grid '(N+127)/128' --block 128 --arg "
-                    "buf:f32:N:rand --arg buf:f32:N:uninit --arg i32:N\n"
+                    "  attest check sum.cu --sweep N=1..999 --grid '(N+127)/128' --block 128 \\\n"
+                    "      --arg buf:f32:N:rand --arg buf:f32:N:uninit --arg i32:N\n"
                     "  attest check sum.ptx --list\n",
         .groups = groups,
         .group_count = sizeof groups / sizeof *groups,

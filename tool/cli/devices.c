@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * devices.c - `attest devices`: the CPU, each GPU, or the reason why there is none, and the
+ * devices.c - `attest devices`: lists the CPU, each GPU (or the reason why there is none) and the
  * virtual GPU.
  *
  * Invariant: a kind of device that is absent is listed with its reason, never left out.

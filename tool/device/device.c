@@ -2,8 +2,9 @@
  *
  * device.c - see device.h.
  *
- * Streams are made without a bond to the legacy default stream, on which copies and fills run; so
- * these wait for the whole device before and after, or a kernel could overtake the bytes it reads.
+ * Streams do not synchronise with the legacy default stream, on which copies and fills run. So
+ * these wait for the whole device before and after, or a kernel could run before its input is
+ * there.
  *
  * Invariant: a CUDA call that fails leaves a sentence with its name, the error's number, name and
  * text.

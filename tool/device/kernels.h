@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * kernels.h - the variants of the library: by name, their images, with other code, and whether
- * there are any for GPUs.
+ * kernels.h - the variants of the library: looks them up by name, reads their images, replaces
+ * their code, and tells whether there are any for GPUs.
  */
 #ifndef ATTEST_DEVICE_KERNELS_H
 #define ATTEST_DEVICE_KERNELS_H

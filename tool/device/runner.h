@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * runner.h - a device, a plan and its workspace in one hand, for the verbs that compute; and the
- * check of what they computed.
+ * runner.h - a device, a plan and its workspace in one struct, for the verbs that compute; and the
+ * check of their results.
  *
  * Invariant: runner_close may be called at any point, also after a failure, and frees everything.
  */

@@ -4,7 +4,7 @@
  *
  *   eager    calls back to back on one stream, a batch of them between two events
  *   stream   each call alone, on a stream made for it, between two events: with nothing queued
- *            before it, so that the way from the host to the GPU counts
+ *            before it, so that launch latency counts
  *   graph    a batch of calls captured into a graph, a replay of it between two events
  *
  * and with its cache warm or cold (cache.h). From a cold one a sample is one call, since the second

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * evolve.h - what the parts of `attest evolve` know of each other.
+ * evolve.h - shared by the files of `attest evolve`.
  *
  *     verb.c      the command line
  *     run.c       the loop: asks the search for a step, does it, records it, reports the result
- *     search.c    which candidate next, what is timed longer, what is promoted
+ *     search.c    which candidate is next, which are timed again, which one is promoted
  *     space.c     shapes, families and their knobs
- *     journal.c   what happened, one file for each step
+ *     journal.c   what happened: one file, a unit for each step
  *     facts.c     the device, the baselines, the shipped variants, the held-out shapes
  *     source.c    what a source and its PTX must not contain
  *     build.c     nvcc, ptxas, the machine code        } in a child process

@@ -7,7 +7,7 @@
  *     device   parity on the device, then timing interleaved with the baseline
  *
  * These are the gates' names in the journal, cheapest first; process: the child died or ran too
- * long. With "broken" and "absent" the candidate is not to blame.
+ * long. "broken" and "absent" are no fault of the candidate.
  *
  * Invariant: a child answers by a file that it writes whole at its end; one that died has none.
  */

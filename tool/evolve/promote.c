@@ -3,9 +3,9 @@
  * promote.c - whether a search has proven a winner, and the winner as a line of
  * src/kernels/tuned.def.
  *
- * The line's class is the targets' head dimension and mask, as many query rows per SM
- * as the largest of them has, and any number of keys. It goes before the first line
- * that chose for one of the targets until today: lines above it keep what they had.
+ * The line's class is the targets' head dimension and mask, as many query rows per SM as the
+ * largest of them has, and any number of keys. It goes before the first line that chooses for one
+ * of the targets today: lines above it keep their shapes.
  *
  * Invariant: tuned.def is the only file that is written, and only with a variant that variants.def
  * declares, for both dtypes.

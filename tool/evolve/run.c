@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * run.c - the loop: the search names a step, this file does it, the journal keeps it, and what was
- * kept is given to the search.
+ * run.c - the loop: the search names a step, this file runs it, the journal records the result, and
+ * the search gets the recorded result.
  *
  * Replay, resume and a fresh search are one loop: a step that the journal has is not done again but
  * compared, and its recorded result counts; what comes after the journal's end is done (or, in a

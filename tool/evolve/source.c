@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * source.c - what a source from outside, and the PTX of any, must not contain.
+ * source.c - what a proposer's source, and the PTX of any source, must not contain.
  *
  * Invariant: a source that is allowed reads no other file than those of src/kernels.
  */

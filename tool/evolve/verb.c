@@ -264,7 +264,7 @@ int verb_evolve(int argc, char **argv) {
                  "a target, H as H/HKV with grouped heads; may be given again"),
         arg_choice("--grid", &r.grid, GRID_NAMES,
                    "targets: the shapes of a grid that are of the first one's class"),
-        arg_choice("--dtype", &r.dtype, DTYPE_NAMES, "[fp32 on a CPU, fp16 on a GPU]"),
+        arg_choice("--dtype", &r.dtype, DTYPE_NAMES, "type of Q, K, V and O [fp32; fp16 on a GPU]"),
         arg_choice("--direction", &e->direction, DIRECTION_NAMES, "what is computed [forward]"),
         arg_text("--device", &e->device, "D", "cpu, cuda[:N], or vgpu, which has no clock [cpu]"),
         arg_text("--driver", &e->driver, "FILE", "the CUDA driver"),
@@ -274,11 +274,12 @@ int verb_evolve(int argc, char **argv) {
         arg_int("--threads", &e->threads, 1, MOST_THREADS, "CPU threads"),
     };
     struct arg how[] = {
-        arg_real("--budget", &r.minutes, "minutes [10]"),
-        arg_int("--candidates", &r.candidates, 1, MOST_CANDIDATES, "at most [any number]"),
+        arg_real("--budget", &r.minutes, "minutes, at most [10]"),
+        arg_int("--candidates", &r.candidates, 1, MOST_CANDIDATES,
+                "candidates, at most [any number]"),
         arg_int("--limit", &r.limit, 1, MOST_SECONDS,
                 "seconds for each child process of a candidate [90]"),
-        arg_int("--seed", &r.seed, 0, INT64_MAX >> 12, "[1]"),
+        arg_int("--seed", &r.seed, 0, INT64_MAX >> 12, "of the search [1]"),
         arg_text("--proposer", &e->proposer, "CMD", "a program that proposes candidates"),
         arg_text("--tree", &e->tree, "DIR", "the source tree, for GPU kernels [.]"),
         arg_text("--jobs", &r.jobs.command, "CMD",
@@ -291,29 +292,32 @@ int verb_evolve(int argc, char **argv) {
         arg_text("--out", &r.out, "DIR", "the journal [evolve]"),
         arg_flag("--resume", &r.resume, "go on with the journal --out"),
         arg_text("--leaderboard", &r.leaderboard, "DIR",
-                 "print a journal's, replayed from its seed and its recorded results"),
+                 "print a journal's leaderboard, replayed from its seed and its recorded results"),
         arg_flag("--promote", &r.promote, "write what was proven into src/kernels/tuned.def"),
         arg_text("--judge", &r.judge, "FILE",
                  "a source in the place of --start's, through all gates, and no search"),
         arg_flag("--json", &r.json, "print JSON"),
     };
     const struct arg_group groups[] = {
-        ARG_GROUP("What to search", what),
-        ARG_GROUP("How", how),
-        ARG_GROUP("The record", record),
+        ARG_GROUP("what to search", what),
+        ARG_GROUP("how", how),
+        ARG_GROUP("the record", record),
     };
     const struct command command = {
         .verb = "evolve",
-        .synopsis = "--shape B,H,S,D[,causal] [OPTION...]",
-        .notes = "Each candidate runs in its own process through gates (compiler, machine code, "
-                 "virtual GPU, parity), then interleaved with the baseline: the variant that a "
-                 "plan chooses today. Workers of --jobs run the "
-                 "candidates of a generation concurrently. They run this program, need the "
-                 "journal's folder, and find their number in $ATTEST_WORKER. The budget counts "
-                 "the time of all workers.\n",
-        .examples = "attest evolve --shape 2,8,512,64 --budget 1\n"
-                    "attest evolve --device cuda --shape 1,16,4096,128,causal --out journal\n"
-                    "attest evolve --leaderboard journal\n",
+        .synopsis = "--shape B,H,S,D[,causal] [options]",
+        .notes = "Each candidate passes gates in processes of its own (compiler, machine code, "
+                 "virtual GPU,\n"
+                 "parity). Then it is timed, interleaved with the baseline: the variant that a "
+                 "plan chooses today.\n"
+                 "Workers of --jobs run the candidates of a generation concurrently. They run "
+                 "this program, need\n"
+                 "the journal's folder, and find their number in $ATTEST_WORKER. The budget "
+                 "counts the time of\n"
+                 "all workers.\n",
+        .examples = "  attest evolve --shape 2,8,512,64 --budget 1\n"
+                    "  attest evolve --device cuda --shape 1,16,4096,128,causal --out journal\n"
+                    "  attest evolve --leaderboard journal\n",
         ARG_GROUPS(groups),
     };
     switch (args_parse(&command, argc, argv)) {

@@ -49,13 +49,13 @@ static const struct {
     {"used-kv", 0, ATTN_OPTION_USED_KV, "used_kv=tensor (B), lengths"},
     {"option-gradients", CLAIM_OPTION_GRADIENTS, 0,
      "backward: also the gradients of bias, sink and alibi_slopes"},
-    {"packed", 0, ATTN_OPTION_PACKED, "libraries only, as are the next"},
-    {"paged", 0, ATTN_OPTION_PAGED, ""},
-    {"used-q", 0, ATTN_OPTION_USED_Q, ""},
-    {"draft", 0, ATTN_OPTION_DRAFT, ""},
-    {"fp8-kv", 0, ATTN_OPTION_FP8_KV, ""},
-    {"any-scale", 0, ATTN_OPTION_ANY_SCALE, ""},
-    {"offsets", 0, ATTN_OPTION_OFFSETS, ""},
+    {"packed", 0, ATTN_OPTION_PACKED, "libraries: packed sequences"},
+    {"paged", 0, ATTN_OPTION_PAGED, "libraries: a paged KV cache"},
+    {"used-q", 0, ATTN_OPTION_USED_Q, "libraries: used_q"},
+    {"draft", 0, ATTN_OPTION_DRAFT, "libraries: a draft mask"},
+    {"fp8-kv", 0, ATTN_OPTION_FP8_KV, "libraries: an fp8 KV cache"},
+    {"any-scale", 0, ATTN_OPTION_ANY_SCALE, "libraries: a scale of 0, or beyond 2^64 or 2^-64"},
+    {"offsets", 0, ATTN_OPTION_OFFSETS, "libraries: offsets"},
 };
 enum { WORD_COUNT = sizeof WORDS / sizeof *WORDS };
 

@@ -479,24 +479,25 @@ int verb_judge(int argc, char **argv) {
         arg_flag("--json", &r.json, "print JSON"),
     };
     char notes[TEXT];
-    snprintf(
-        notes, sizeof notes,
-        "A function is called as function(q, k, v, **options) with tensors (B, H, S, D). It "
-        "returns O, a new\ntensor. With --direction backward it is function(q, k, v, o, lse, "
-        "d_o, **options) and returns\n(dQ, dK, dV). The words of --options, and what they add:\n%s",
-        claims_help());
+    snprintf(notes, sizeof notes,
+             "A function is called as function(q, k, v, **options) with tensors (B, H, S, D). It "
+             "returns O, a new\ntensor. With --direction backward it is function(q, k, v, o, lse, "
+             "d_o, **options) and returns\n(dQ, dK, dV).\n\nthe words of --options, and what they "
+             "add\n%s",
+             claims_help());
     const struct arg_group groups[] = {
-        {"The candidate", claims, sizeof claims / sizeof *claims},
-        {"The work", work, sizeof work / sizeof *work},
+        {"the candidate", claims, sizeof claims / sizeof *claims},
+        {"the work", work, sizeof work / sizeof *work},
     };
     const struct command command = {
         .verb = "judge",
-        .synopsis = "CANDIDATE [OPTION...]",
+        .synopsis = "CANDIDATE [options]",
         .notes = notes,
-        .examples = "attest judge mine.py:forward --options causal,gqa --time 1,8,512,64,causal\n"
-                    "attest judge solution.py --reference problem.py\n"
-                    "attest judge ./libmine.so --options all --dtype fp32,bf16\n"
-                    "attest judge kernel.ptx --variant fwd_mma_fp16_d64_64x64_w4_s2 --dtype fp16\n",
+        .examples =
+            "  attest judge mine.py:forward --options causal,gqa --time 1,8,512,64,causal\n"
+            "  attest judge solution.py --reference problem.py\n"
+            "  attest judge ./libmine.so --options all --dtype fp32,bf16\n"
+            "  attest judge kernel.ptx --variant fwd_mma_fp16_d64_64x64_w4_s2 --dtype fp16\n",
         .groups = groups,
         .group_count = sizeof groups / sizeof *groups,
         .positional = &positional,

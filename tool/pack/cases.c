@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cases.c - cases of emulate and parity. See judge.h.
+ * cases.c - judges the cases of emulate and parity. See judge.h.
  *
  * Invariant: attn_judge alone decides about the recorded numbers, as it did when they were
  * recorded.
@@ -49,7 +49,7 @@ void judge_one_case(const struct json_value *one, int64_t number, struct judgeme
     if (json_int_at(one, "number", 0) != number) {
         judge(judgement, GATE_INVALID, "case %lld is not where it belongs", n);
     } else if (json_int_at(one, "refused", 0) != json_int_at(one, "impostors", 0)) {
-        judge(judgement, GATE_INVALID, "case %lld: an impostor was accepted", n);
+        judge(judgement, GATE_INVALID, "case %lld: a negative control was accepted", n);
     } else if (damage == NULL || damage->kind != JSON_NULL) {
         judge(judgement, GATE_FAIL, "case %lld: %.160s", n,
               json_text_or(one, "damage", "no damage is named"));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * plan.h - whether a plan is one, and what it leaves out.
+ * plan.h - whether a plan is valid, and what it leaves out.
  *
  * Invariant: a function of the plan alone.
  */

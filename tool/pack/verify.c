@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * verify.c - `attest verify`: whether an evidence pack says what follows from what was observed;
- * and evidence on one screen, as `attest run` ends with, too.
+ * verify.c - `attest verify`: whether a pack's evidence follows from its observations; and the
+ * summary of a pack, which `attest run` also prints.
  *
  * Invariant: changes nothing; hashes, statistics and verdicts are computed from the raw files, and
  * evidence.json must be equal to them byte for byte.

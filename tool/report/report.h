@@ -8,7 +8,7 @@
  *
  * Invariant: a report says what evidence_make says of the pack, computed anew, and reads nothing
  * but the pack; a pack that was changed has no report. A figure is in it only where its slot is
- * PASS, and what did not run is nowhere green.
+ * PASS, and what did not run is never green.
  */
 #ifndef ATTEST_REPORT_REPORT_H
 #define ATTEST_REPORT_REPORT_H

@@ -344,7 +344,8 @@ int verb_profile(int argc, char **argv) {
     alone_args(&alone, args);
     struct arg more[] = {
         arg_text("--out", &alone.request.out, "DIR", OUT_HELP),
-        arg_text("--driver", &alone.driver, "FILE", "the CUDA driver [$ATTN_DRIVER, libcuda.so.1]"),
+        arg_text("--driver", &alone.driver, "FILE",
+                 "the CUDA driver [$ATTN_DRIVER, else libcuda.so.1]"),
         arg_flag("--target", &as_target, "be the program that runs under ncu"),
     };
     const struct arg_group groups[] = {ARG_GROUP("options", args), ARG_GROUP("more", more)};

@@ -287,7 +287,8 @@ int verb_parity(int argc, char **argv) {
         arg_flag("--ptx", &o.ptx, "run the variants' PTX, not their machine code"),
         arg_text("--image", &o.image, "FILE",
                  "run this cubin or PTX instead of the one variant that --variant names"),
-        arg_text("--driver", &a->driver, "PATH", "of the CUDA driver [libcuda.so.1]"),
+        arg_text("--driver", &a->driver, "FILE",
+                 "the CUDA driver [$ATTN_DRIVER, else libcuda.so.1]"),
         arg_text("--async", &stage->async, "ORDER",
                  "on vgpu, when asynchronous operations complete: eager, fifo, lifo, random:SEED, "
                  "or all: each case in each order [$VGPU_ASYNC, else eager]"),

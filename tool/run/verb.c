@@ -228,7 +228,7 @@ static bool check(struct options *o, bool timeout_given, bool workers_given) {
     if (o->quick && o->full) {
         complain("run: --quick and --full are given, expected one of them");
     } else if (o->resume && request->out == NULL) {
-        complain("run: --resume wants the --out that it goes on with");
+        complain("run: --resume needs the --out that it goes on with");
     } else if (o->resume && (o->quick || o->full || request->stages.count > 0 ||
                              request->devices.count > 0 || request->variant != NULL)) {
         complain("run: --resume goes on with what the pack's plan asks for, expected no --quick, "

@@ -221,7 +221,7 @@ static bool is_left(const struct evidence *evidence, const struct evidence_slot 
            !is_blocked(evidence, slot);
 }
 
-/* 1 to `parts`: variants are dealt out in the order of the plan's list. */
+/* 1 to `parts`: variants are assigned round-robin, in the order of the plan's list. */
 static int64_t part_of(const struct pack *pack, const char *variant, int64_t parts) {
     const struct json_value *variants = json_at(pack->plan, "variants");
     size_t i = 0;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * stage.h - the seam between `attest run` and its six stages: what a stage observed of one variant
- * on one device, written into a unit of the evidence pack (docs/evidence.schema.json has the keys);
- * and what the stages share: the device and the variants that a verb names, the tool that it
- * starts, and the variants of a plan's row that one run of a tool serves.
+ * stage.h - the interface between `attest run` and its six stages: what a stage observed of one
+ * variant on one device, written into a unit of the evidence pack (docs/evidence.schema.json has
+ * the keys); and what the stages share: the device and the variants that a verb names, the tool
+ * that it starts, and the variants of a plan's row that one run of a tool serves.
  *
  * Invariant: a recorder writes observations and never a verdict, and writes all of its keys or
  * returns false: then the unit is thrown away, and the reason becomes the unit's `broken` sentence.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * report.c - findings and costs as text, in the form that compilers use, so that editors find the
+ * report.c - findings and costs as text, in the form of compiler messages, so that editors find the
  * lines.
  *
  * Invariant: the same findings give the same text: no times, no host addresses.

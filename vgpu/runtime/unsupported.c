@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * unsupported.c - see runtime.h: functions that a program may link and that do nothing here:
+ * unsupported.c - see runtime.h: functions that a program may link but that are not supported:
  * mipmaps, rare nodes of graphs, other processes and devices, graphics.
  *
  * Invariant: each says its name on stderr and returns cudaErrorNotSupported.

@@ -4,8 +4,8 @@
  *
  * The unit has the raw samples, the readings of the sleep, and the GPU's clocks and temperature.
  *
- * Invariant: what was not right is written down as it was. Times below the floor, outputs that
- * differ, controls that failed are the judge's to see; nothing is left out for their sake.
+ * Invariant: failures are recorded as they were: times below the floor, outputs that differ,
+ * controls that failed. The judge decides; nothing is left out because of them.
  */
 #include <math.h>
 #include <stdio.h>

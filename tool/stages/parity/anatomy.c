@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * anatomy.c - what a wrong result looks like: where in the tile, by what factor, from which
- * number of keys on. Such a description mostly names the line of the kernel that is to blame.
+ * number of keys on. Such a description usually points to the wrong line of the kernel.
  *
  * Invariant: it only describes; whether a result is wrong was decided before.
  */

@@ -3,9 +3,9 @@
  * cases.c - random problems that a variant accepts.
  *
  * The number of a case decides its kind, so that every forty cases in a row hold empty problems,
- * large ones, poisoned futures and, on a GPU, decode shapes; everything else comes from the seed.
- * attn_variant_check has the last word: what it refuses is sampled again, each time a little
- * simpler.
+ * large ones, NaN in keys that only later queries see and, on a GPU, decode shapes; everything else
+ * comes from the seed. attn_variant_check has the last word: what it refuses is sampled again, each
+ * time a little simpler.
  *
  * Invariant: a case depends on the variant, the seed and the number, not on what ran before.
  */

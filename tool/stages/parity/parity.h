@@ -6,7 +6,7 @@
  *     run.c       one run of a sample on the device
  *     outputs.c   O or a gradient: which rows are compared, and the comparison
  *     check.c     judges a case: the rule, damage, NaN
- *     controls.c  negative controls: wrong outputs in the place of the result
+ *     controls.c  negative controls: wrong outputs in place of the result
  *     anatomy.c   describes a wrong result
  *     launches.c  many launches of one problem, bit for bit the same
  *     observe.c   opens a device; a case under each order of asynchronous completion

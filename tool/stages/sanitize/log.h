@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * log.h - reads what compute-sanitizer printed, and says what it is worth.
+ * log.h - reads what compute-sanitizer printed, and judges it.
  *
  * Each tool ends with a summary; a log is clean only if the summary is there and counts nothing:
  *
