@@ -220,6 +220,9 @@ def _general(q: Any, k: Any, v: Any, causal: Any, scale: Any, window: Any, softc
              draft_mask: Any = None, k_scale: Any = None, v_scale: Any = None,
              kv_dtype: Any = None, batch_invariant: bool = False, offset: int = 0,
              offsets: Any = None) -> Any:
+    if not isinstance(batch_invariant, bool):
+        raise InvalidArgument(f"batch_invariant = {batch_invariant!r}, expected True or "
+                              "False")
     where = _arrays.current_stream(q, stream) if _arrays.is_on_gpu(q) else None
     vq = _arrays.view("q", q, where, FLOATS)
     vk, vv = _cache("k", k, kv_dtype, where), _cache("v", v, kv_dtype, where)
@@ -375,7 +378,7 @@ def _general(q: Any, k: Any, v: Any, causal: Any, scale: Any, window: Any, softc
                                draft_mask=at(drafts), k_scale=at(scales[0]),
                                v_scale=at(scales[1]), offsets=at(shifts))
     _run(vq.device, threads, bytes_, variant_name(variant), tensors,
-         None if _arrays.is_torch(q) and stream is None else where or 0, bool(batch_invariant))
+         None if _arrays.is_torch(q) and stream is None else where or 0, batch_invariant)
     return (out, lse) if return_lse else out
 
 

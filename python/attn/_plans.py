@@ -149,11 +149,11 @@ class Cache:
 
     def plan(self, problem: bytes, variant: Optional[str] = None,
              direction: int = library.FORWARD, batch_invariant: bool = False) -> Plan:
-        key = problem if variant is None else problem + b"\0" + variant.encode()
-        if direction:
-            key += bytes((direction,))
-        if batch_invariant:
-            key += b"invariant"
+        key = problem
+        if direction or batch_invariant:
+            key += bytes((direction, batch_invariant))
+        if variant is not None:
+            key += b"\xff" + variant.encode()
         return self.plans.get(key) or self.new_plan(problem, variant, direction, key,
                                                     batch_invariant)
 

@@ -47,3 +47,13 @@ def test_row_kernels_are_refused():
     q, k, v = inputs(4)
     with pytest.raises(attn.Unsupported, match="batch_invariant is not among its options"):
         rows(q, k, v, 9, 10, variant="cpu_row_c", batch_invariant=True)
+
+
+def test_plans_are_not_taken_for_others():
+    q = k = v = np.zeros((1, 2, 20, 64), np.float32)
+    attn.attention(q, k, v, variant="cpu_tile_c", batch_invariant=True)
+    for name in ("cpu_tile_cinvariant", "cpu_tile_c\1", "cpu_tile_c\0\1"):
+        with pytest.raises(attn.AttnError, match="variant"):
+            attn.attention(q, k, v, variant=name)
+    with pytest.raises(attn.InvalidArgument, match="batch_invariant = 'no', expected True or False"):
+        attn.attention(q, k, v, batch_invariant="no")

@@ -322,16 +322,17 @@ static attn_status check_overlap(const attn_tensors *t, enum tensors_use use, at
     const struct {
         const char *name;
         const void *pointer;
-    } outputs[] = {{"o", t->o}, {"dq", t->dq}, {"dk", t->dk}, {"dv", t->dv}};
-    const size_t first = use == TENSORS_BACKWARD ? 1 : 0;
-    const size_t end = use == TENSORS_BACKWARD ? 4 : use == TENSORS_FORWARD ? 1 : 0;
+    } outputs[] = {{"o", t->o}, {"lse", t->lse}, {"dq", t->dq}, {"dk", t->dk}, {"dv", t->dv}};
+    const size_t first = use == TENSORS_BACKWARD ? 2 : 0;
+    const size_t end = use == TENSORS_BACKWARD ? 5 : use == TENSORS_FORWARD ? 2 : 0;
     for (size_t i = first; i < end; i++) {
-        bool shared = overlap(outputs[i].pointer, t);
-        if (use == TENSORS_BACKWARD && outputs[i].pointer != NULL) {
-            shared = shared || outputs[i].pointer == t->o || outputs[i].pointer == t->d_o;
-            for (size_t j = i + 1; j < end; j++) {
-                shared = shared || outputs[i].pointer == outputs[j].pointer;
-            }
+        const void *const output = outputs[i].pointer;
+        bool shared = overlap(output, t);
+        if (use == TENSORS_BACKWARD && output != NULL) {
+            shared = shared || output == t->o || output == t->d_o;
+        }
+        for (size_t j = i + 1; output != NULL && j < end; j++) {
+            shared = shared || output == outputs[j].pointer;
         }
         if (shared) {
             return attn_fail(error, ATTN_INVALID,

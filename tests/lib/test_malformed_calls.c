@@ -128,6 +128,28 @@ TEST(tensors_that_are_missing) {
 }
 
 /* Lengths that do not rise from 0 within the totals, or are longer than the longest. */
+TEST(outputs_that_are_other_tensors) {
+    struct bench bench = {0};
+    const attn_problem p = base_problem();
+    if (!bench_make(&bench, &p)) {
+        return;
+    }
+    const attn_tensors *const good = &bench.s.tensors;
+    const void *const others[] = {good->q, good->k, good->v};
+    for (int i = 0; i < 3; i++) {
+        attn_tensors t = *good;
+        t.o = (void *)(uintptr_t)others[i];
+        call_refused(&bench, &t, "tensors.o = 0x", false);
+        t = *good;
+        t.lse = (float *)(uintptr_t)others[i];
+        call_refused(&bench, &t, "tensors.lse = 0x", false);
+    }
+    attn_tensors t = *good;
+    t.lse = good->o;
+    call_refused(&bench, &t, "expected memory that is not another tensor's", false);
+    bench_free(&bench);
+}
+
 TEST(cu_seqlens_that_are_wrong) {
     static const int32_t bad_q[][3] = {{1, 5, 6}, {-1, 4, 6}, {0, -1, 5}, {0, 5, 4},
                                        {0, 6, 7}, {0, 2, 8},  {0, 5, 99}, {0, 5, INT32_MAX},
