@@ -90,7 +90,7 @@ static void print_finding(FILE *out, const vgpu_finding *finding) {
         fprintf(out, ", warp %" PRIu32 ", lanes 0x%08" PRIx32, finding->warp, finding->lanes);
     }
     fprintf(out, "\n");
-    if (finding->space != NULL && finding->space[0] != '\0') {
+    if (finding->space != NULL && finding->space[0] != '\0' && finding->bytes != 0) {
         fprintf(out, "    %" PRIu32 " bytes at %s address 0x%" PRIx64 "\n", finding->bytes,
                 finding->space, finding->address);
     }
