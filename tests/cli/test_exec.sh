@@ -126,6 +126,28 @@ for part in sum scan "radix sort" select histogram "sort by key" unique "unique 
     says "algorithms: $part" "ok $part"
 done
 
+# ---- several streams ---------------------------------------------------------------------------
+
+"$attest" nvcc -std=c++17 -o streams streams.cu
+for right in event host query same legacy atomics copied; do
+    accepts "streams: $right" exec ./streams $right
+done
+# unordered WAY LINE TEXT: race-stream at this line of streams.cu
+unordered() {
+    run exec --report report.txt ./streams "$1"
+    holds "streams: $1: exit code" test "$code" -eq 1
+    holds "streams: $1: line and text" \
+        sh -c "grep 'streams.cu:$2:.* error: race-stream: .*$3' report.txt"
+}
+read_line=$(grep -n '// read' streams.cu | cut -d: -f1)
+write_line=$(grep -n '// written' streams.cu | cut -d: -f1)
+for wrong in nothing early other; do
+    unordered $wrong "$read_line" "a write by kernel write at streams.cu:$write_line"
+done
+unordered copy "$read_line" "a write by a copy, which was submitted before"
+unordered back "$read_line" "a read by a copy, which was submitted later"
+accepts "streams: without race checks" exec --checks memory ./streams nothing
+
 # ---- programmatic dependent launches -----------------------------------------------------------
 
 "$attest" nvcc -std=c++17 -o dependent dependent.cu

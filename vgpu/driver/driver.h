@@ -7,6 +7,7 @@
  *   memory.c  objects, memory, streams, events      graph.c   work of streams, graphs
  *   launch.c  launches, tensor maps                 unified.c memory that host and kernels share
  *   repeat.c  reuse of launches' results            programmatic.c  launches that overlap
+ *   streams.c work that nothing orders
  *
  * Work is done when it is submitted. An error of a kernel is returned, as by a real driver, by the
  * next call after the launch, and by every call until the primary context is released for the last
@@ -60,6 +61,12 @@ enum object_kind {
     OBJECT_EXECUTABLE, /* the same, instantiated */
     OBJECT_LIBRARY,    /* this and kernels do not belong to a context */
     OBJECT_KERNEL,     /* CUkernel and CUfunction are the same here */
+};
+
+/* How much of the work of each stream (streams.c) comes before something. */
+enum { STREAM_SLOTS = 32 };
+struct order {
+    uint32_t times[STREAM_SLOTS];
 };
 
 enum node_kind {
@@ -119,6 +126,8 @@ struct object {
     bool joined;                   /* of a stream: by an event; another one began the capture */
     pthread_t thread;              /* of a stream that captures */
     struct node *first, *last;     /* of a graph */
+    bool non_blocking;             /* of a stream */
+    struct order order;            /* of an event: what it was recorded after */
     double time;                   /* of an event, in seconds */
     bool recorded;                 /* of an event */
 };
@@ -188,7 +197,22 @@ vgpu_status repeat_run(const struct node *node, struct launch *launch, vgpu_erro
 void programmatic_begin(const struct node *node, struct launch *launch);
 void programmatic_end(const struct node *node, struct launch *launch);
 void programmatic_forget(void); /* all launches so far have ended, for what is submitted next */
-void repeat_forget(void);       /* to be called when images change: they are not compared */
+/* Which work of streams is not ordered (streams.c): of a launch that is about to run, and that has
+ * run; of a copy or fill that was done. */
+void streams_launch_begin(struct launch *launch);
+void streams_launch_end(const struct node *node, struct launch *launch);
+void streams_copy(const struct node *node);
+void streams_made(struct object *stream, bool is_non_blocking);
+void streams_gone(const struct object *stream);
+void streams_record(struct object *event, void *stream);
+void streams_await(void *stream, const struct object *event);
+/* The host waits for a stream, an event, all streams. */
+void streams_wait(void *stream);
+void streams_wait_event(const struct object *event);
+void streams_wait_all(void);
+void streams_forget(void);                     /* and forgets kernels: they are unloaded */
+void streams_graph(void *stream, bool begins); /* nodes of a graph run in this stream */
+void repeat_forget(void); /* to be called when images change: they are not compared */
 /* Copies between any two pointers, of the host or of the device. */
 int unified_copy(vgpu_pointer to, vgpu_pointer from, size_t bytes);
 /* Takes memory, gives it back (an unknown pointer is an error); or takes what was given back again,

@@ -57,10 +57,11 @@ static int node_run(const struct node *node, bool always) {
     switch (node->kind) {
     case NODE_CONDITIONAL: return conditional_run(node);
     case NODE_KERNEL: return kernel_run(node, always);
-    case NODE_COPY: return unified_copy(node->to, node->from, node->bytes);
+    case NODE_COPY: streams_copy(node); return unified_copy(node->to, node->from, node->bytes);
     case NODE_ALLOC: return memory_again(node->to, node->bytes);
     case NODE_FREE: return memory_give(node->to);
     case NODE_FILL:
+        streams_copy(node);
         return vgpu_fill(driver_state.gpu, node->to, node->byte, node->bytes, &why) == VGPU_OK
                    ? CU_SUCCESS
                    : driver_explain(CU_INVALID_VALUE, why.text);
@@ -93,6 +94,7 @@ int stream_submit(void *stream, struct node *node) {
         append(found->capture, node);
         return CU_SUCCESS;
     }
+    node->stream = stream;
     const int code = (uintptr_t)stream <= 1 && driver_capturing()
                          ? CU_CAPTURE_UNSUPPORTED /* the legacy stream waits for all others */
                          : node_run(node, false);
@@ -230,6 +232,9 @@ static int cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
         found->capture = awaited->capture;
         found->joined = true;
         found->thread = pthread_self();
+    }
+    if (awaited->capture == NULL) {
+        streams_await(stream, awaited);
     }
     return CU_SUCCESS;
 }
@@ -552,7 +557,9 @@ static int cuGraphLaunch(void *executable, void *stream) {
         return CU_CAPTURE_UNSUPPORTED;
     }
     programmatic_forget();
+    streams_graph(stream, true);
     const int ran = nodes_run(found, false);
+    streams_graph(NULL, false);
     programmatic_forget();
     return ran;
 }

@@ -89,10 +89,14 @@ int kernel_run(const struct node *node, bool always) {
     }
     findings_take_kinds(driver_state.gpu);
     programmatic_begin(node, &launch);
+    streams_launch_begin(&launch);
     registered_copy(true);
     const vgpu_status status = repeat_run(node, &launch, &why);
     registered_copy(false);
-    programmatic_end(node, &launch);
+    if (driver_state.programmatic) {
+        programmatic_end(node, &launch);
+    }
+    streams_launch_end(node, &launch);
     const uint64_t kinds = findings_take_kinds(driver_state.gpu);
     if (status != VGPU_OK && status != VGPU_FAULT) {
         return driver_explain(status == VGPU_OUT_OF_MEMORY ? CU_OUT_OF_MEMORY : CU_INVALID_VALUE,

@@ -15,6 +15,7 @@
 #define VGPU_EXEC_EXEC_H
 
 #include "machine/machine.h"
+#include "race/race.h"
 
 /* Places the shared, local and call-parameter variables (machine/kernel.h) and decodes every
  * function. The caller has set the addresses of .global and .const variables. */
@@ -69,5 +70,11 @@ void cluster_free(struct resident *resident);
  * and race_past_free (race/race.h). */
 struct race_past *launch_leave(struct launch *launch);
 void launch_forget(struct race_past *past);
+/* race_past_kernel, race_past_size, race_past_meets, race_past_covers. */
+const struct kernel *launch_kernel_of(const struct race_past *past);
+uint32_t launch_size(const struct race_past *past);
+bool launch_meets(const struct race_past *a, const struct race_past *b, struct race_overlap *found);
+bool launch_covers(const struct race_past *past, uint64_t begin, uint64_t end, bool written,
+                   struct race_overlap *found);
 
 #endif /* VGPU_EXEC_EXEC_H */

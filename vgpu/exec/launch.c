@@ -355,6 +355,24 @@ struct race_past *launch_leave(struct launch *launch) {
     return race_past_take(launch);
 }
 
+const struct kernel *launch_kernel_of(const struct race_past *past) {
+    return race_past_kernel(past);
+}
+
+uint32_t launch_size(const struct race_past *past) {
+    return race_past_size(past);
+}
+
+bool launch_meets(const struct race_past *a, const struct race_past *b,
+                  struct race_overlap *found) {
+    return race_past_meets(a, b, found);
+}
+
+bool launch_covers(const struct race_past *past, uint64_t begin, uint64_t end, bool written,
+                   struct race_overlap *found) {
+    return race_past_covers(past, begin, end, written, found);
+}
+
 void launch_forget(struct race_past *past) {
     race_past_free(past);
 }

@@ -42,6 +42,9 @@ static const struct {
     [FINDING_RACE_PDL] = {"race-pdl", VGPU_ERROR,
                           "an access to global memory before griddepcontrol.wait that is not "
                           "ordered with one of an earlier kernel"},
+    [FINDING_RACE_STREAM] = {"race-stream", VGPU_ERROR,
+                             "two accesses to global memory by work of different streams that "
+                             "nothing orders"},
     [FINDING_STALE_READ] = {"stale-read", VGPU_ERROR,
                             "a read through the read-only cache of what the kernel has written"},
     [FINDING_PROXY_FENCE] = {"proxy-fence", VGPU_ERROR,

@@ -22,6 +22,7 @@ enum finding_kind {
     FINDING_RACE_WARP /* warning: lanes of one warp without __syncwarp */,
     FINDING_RACE_GLOBAL,
     FINDING_RACE_PDL /* with an earlier launch, before griddepcontrol.wait */,
+    FINDING_RACE_STREAM /* between launches and copies of different streams */,
     FINDING_STALE_READ /* through .nc, of what the kernel has written */,
     FINDING_PROXY_FENCE,
     FINDING_ASYNC_READ_EARLY /* read before completion */,
