@@ -79,6 +79,15 @@ finds image1 out-of-bounds "$(line_of 'the surface has 2 rows')"
 finds image2 use-after-free "$(line_of 'outside, which is clamped')"
 finds image3 illegal-operand "$(line_of 'outside, which is clamped')"
 finds image4 uninitialised "$(line_of 'outside, which is clamped')"
+# fails BUG TEXT: a call of the host that did not do its work, which the program does not notice
+fails() {
+    run exec --report report.txt ./bugs "$1"
+    holds "$1: exit code" test "$code" -eq 0
+    holds "$1: text" grep -q "warning: call-failed: $2" report.txt
+}
+fails host1 "cudaFree failed: "
+fails host2 "cudaLaunchKernel of race with (1, 1, 1) CTAs of (64, 1, 1) threads and 100000 bytes"
+fails host3 "cudaMemsetAsync failed: "
 for right in heap0 call0 image0; do
     accepts "$right: no bug" exec ./bugs $right
 done
@@ -129,7 +138,7 @@ done
 # ---- several streams ---------------------------------------------------------------------------
 
 "$attest" nvcc -std=c++17 -o streams streams.cu
-for right in event host query same legacy atomics copied; do
+for right in event host query same legacy atomics copied graph graph-later capture; do
     accepts "streams: $right" exec ./streams $right
 done
 # unordered WAY LINE TEXT: race-stream at this line of streams.cu
@@ -146,6 +155,9 @@ for wrong in nothing early other; do
 done
 unordered copy "$read_line" "a write by a copy, which was submitted before"
 unordered back "$read_line" "a read by a copy, which was submitted later"
+for wrong in graph-none capture-none; do
+    unordered $wrong "$read_line" "kernel write at streams.cu:$write_line, another node of the graph"
+done
 accepts "streams: without race checks" exec --checks memory ./streams nothing
 
 # ---- programmatic dependent launches -----------------------------------------------------------

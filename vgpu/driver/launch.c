@@ -83,6 +83,7 @@ int kernel_run(const struct node *node, bool always) {
     }
     struct launch launch =
         launch_make(driver_state.gpu, kernel->function, &node->dims, node->params);
+    launch.plain = !node->cooperative;
     if (!driver_checks_launch(kernel->function->function->name)) {
         launch.checks &= VGPU_CHECK_INIT;
         launch.quiet = true;
@@ -225,7 +226,8 @@ static int code_of_shape(const struct kernel *kernel, const vgpu_dims *dims) {
 
 /* Shape and parameters are fine: now, or when the graph runs. */
 static int submit(const struct launch_config *config, const struct object *kernel,
-                  const vgpu_dims *dims, unsigned char *params, bool programmatic) {
+                  const vgpu_dims *dims, unsigned char *params, bool programmatic,
+                  bool cooperative) {
     struct node *node = node_make(NODE_KERNEL);
     if (node == NULL) {
         free(params);
@@ -237,6 +239,7 @@ static int submit(const struct launch_config *config, const struct object *kerne
     node->params = params;
     node->stream = config->stream;
     node->programmatic = programmatic;
+    node->cooperative = cooperative;
     return stream_submit(config->stream, node);
 }
 
@@ -279,7 +282,7 @@ static int launch_kernel(const struct launch_config *config, const struct object
         return driver_explain(status == VGPU_OUT_OF_MEMORY ? CU_OUT_OF_MEMORY : CU_INVALID_VALUE,
                               why.text[0] != '\0' ? why.text : "the parameters");
     }
-    return submit(config, kernel, &dims, params, programmatic);
+    return submit(config, kernel, &dims, params, programmatic, cooperative);
 }
 
 static int cuLaunchKernelEx(const struct launch_config *config, void *function, void **arguments,
@@ -293,7 +296,11 @@ static int cuLaunchKernelEx(const struct launch_config *config, void *function, 
     if ((uintptr_t)config->stream > 2 && object_find(config->stream, OBJECT_STREAM) == NULL) {
         return CU_INVALID_HANDLE;
     }
-    return launch_kernel(config, kernel, arguments, extra);
+    vgpu_dims shape = {.shared_bytes = config->shared};
+    memcpy(shape.grid, config->grid, sizeof shape.grid);
+    memcpy(shape.block, config->block, sizeof shape.block);
+    return call_refused(kernel->function->function->name, &shape,
+                        launch_kernel(config, kernel, arguments, extra));
 }
 
 static int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,

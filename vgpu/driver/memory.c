@@ -136,7 +136,9 @@ int memory_give(vgpu_pointer pointer) {
     if (object != NULL) {
         object_destroy(object);
     }
-    return object != NULL || pointer == 0 ? CU_SUCCESS : CU_INVALID_VALUE;
+    return object != NULL || pointer == 0
+               ? CU_SUCCESS
+               : driver_explain(CU_INVALID_VALUE, "it is no allocation, or was freed before");
 }
 
 int memory_again(vgpu_pointer pointer, size_t bytes) {
@@ -395,6 +397,7 @@ static int cuEventRecord(void *event, void *stream) {
     }
     found->capture = on != NULL ? on->capture : NULL;
     if (found->capture != NULL) {
+        found->after = on->after;
         return CU_SUCCESS; /* cuStreamWaitEvent makes other streams join the capture */
     }
     streams_record(found, stream);

@@ -6,7 +6,8 @@
  *
  * Every stream, every event and the host have a vector clock: for each stream, how much of its work
  * comes before what they do next. The legacy stream waits for all others that are not non-blocking,
- * and they for it. A graph's nodes count as work of the stream that it was launched into.
+ * and they for it. A graph's nodes count as work of the stream that it was launched into; only
+ * dependencies order them (dependencies.c).
  *
  * Launches and copies are kept until the host has waited for them, or there are too many. Nothing is
  * kept while all streams are ordered. A launch whose result is reused (repeat.c) is not compared.
@@ -39,12 +40,17 @@ struct work {
     uint64_t to, from;
     size_t bytes; /* of a copy */
     bool fills;
+    uint64_t run; /* of a graph; 0: none, or its nodes are ordered as the stream's work */
+    uint32_t index;
+    struct ancestors ancestors;
 };
 static struct work *works;             /* the last one first */
 static unsigned streams, non_blocking; /* that there are */
 static bool overlapped;                /* work was submitted while there were such */
 static void *graph_stream;             /* that a graph runs in */
-static bool in_graph;
+static const struct object *graph;     /* NULL: none runs */
+static uint64_t graph_runs;            /* so far */
+static bool graph_splits;              /* its nodes may overlap */
 
 /* ---- clocks ---------------------------------------------------------------------------------- */
 
@@ -100,7 +106,7 @@ static struct slot *slot_now(void *stream) {
 /* Whether streams may overlap and races are checked. */
 static bool is_active(void) {
     return (driver_state.gpu->config.checks & VGPU_CHECK_RACE) != 0 &&
-           (overlapped || streams > 1 || non_blocking > 0);
+           (overlapped || graph_splits || streams > 1 || non_blocking > 0);
 }
 
 /* ---- works ----------------------------------------------------------------------------------- */
@@ -170,11 +176,16 @@ static void report_overlap(const struct race_overlap *found, const struct race_a
     if (other != NULL) {
         where(other, line, sizeof line);
     }
+    const bool one_graph = graph_splits && work->run == graph_runs;
     report_kernel(driver_state.gpu, mine->kernel, mine->in, FINDING_RACE_STREAM,
-                  "this %s in the 128 bytes at %s and a %s by %s%s%s, which was submitted %s to "
-                  "another stream, are not ordered: no event and no wait of the host comes between",
+                  "this %s in the 128 bytes at %s and a %s by %s%s%s, %s, are not ordered: %s",
                   verb(mine->wrote), place, verb(other_wrote), other != NULL ? "kernel " : "",
-                  name_of(work, name, sizeof name), line, later ? "later" : "before");
+                  name_of(work, name, sizeof name), line,
+                  one_graph ? "another node of the graph"
+                  : later   ? "which was submitted later to another stream"
+                            : "which was submitted before to another stream",
+                  one_graph ? "no path of dependencies leads from one to the other"
+                            : "no event and no wait of the host comes between");
 }
 
 /* A launch, and a copy or fill of [begin, end). */
@@ -205,11 +216,27 @@ static void compare(const struct work *work, const struct work *before) {
     }
 }
 
-/* The work was done. Takes what it accessed. */
-static void add(void *stream, struct work work) {
-    struct slot *slot = slot_now(stream);
-    overlapped = is_active();
-    struct work *kept = slot != NULL && overlapped ? malloc(sizeof *kept) : NULL;
+static void *stream_of(const struct node *node) {
+    return graph != NULL ? graph_stream : node->stream;
+}
+
+static bool is_ordered(const struct work *before, const struct work *work,
+                       const struct order *now) {
+    return work->run != 0 && work->run == before->run
+               ? ancestors_have(&work->ancestors, before->index)
+               : before->time <= now->times[before->slot];
+}
+
+/* The work of a node was done. Takes what it accessed. */
+static void add(const struct node *node, struct work work) {
+    struct slot *slot = slot_now(stream_of(node));
+    overlapped = overlapped || (is_active() && !graph_splits);
+    struct work *kept = slot != NULL && is_active() ? malloc(sizeof *kept) : NULL;
+    if (graph_splits) {
+        work.run = graph_runs;
+        work.index = node->index;
+        work.ancestors = node->before;
+    }
     if (slot != NULL) {
         work.slot = (unsigned)(slot - slots);
         work.time = ++slot->next.times[work.slot];
@@ -220,7 +247,7 @@ static void add(void *stream, struct work work) {
         return;
     }
     for (const struct work *before = works; before != NULL; before = before->before) {
-        if (before->time > slot->next.times[before->slot]) {
+        if (!is_ordered(before, &work, &slot->next)) {
             compare(&work, before);
         }
     }
@@ -232,10 +259,6 @@ static void add(void *stream, struct work work) {
 
 /* ---- what the driver calls ------------------------------------------------------------------- */
 
-static void *stream_of(const struct node *node) {
-    return in_graph ? graph_stream : node->stream;
-}
-
 void streams_launch_begin(struct launch *launch) {
     if (is_active() && !driver_state.programmatic) {
         launch->keeps_lines = true;
@@ -244,14 +267,14 @@ void streams_launch_begin(struct launch *launch) {
 
 void streams_launch_end(const struct node *node, struct launch *launch) {
     const bool kept = !driver_state.programmatic && launch->keeps_lines;
-    add(stream_of(node), (struct work){.accessed = kept ? launch_leave(launch) : NULL});
+    add(node, (struct work){.accessed = kept ? launch_leave(launch) : NULL});
 }
 
 void streams_copy(const struct node *node) {
-    add(stream_of(node), (struct work){.to = node->to,
-                                       .from = node->from,
-                                       .bytes = node->bytes,
-                                       .fills = node->kind == NODE_FILL});
+    add(node, (struct work){.to = node->to,
+                            .from = node->from,
+                            .bytes = node->bytes,
+                            .fills = node->kind == NODE_FILL});
     if ((uintptr_t)stream_of(node) <= 1) {
         streams_wait(NULL); /* cudaMemcpy is one of these */
     }
@@ -312,7 +335,9 @@ void streams_forget(void) {
     forget_old(true);
 }
 
-void streams_graph(void *stream, bool begins) {
+void streams_graph(void *stream, const struct object *begun) {
     graph_stream = stream;
-    in_graph = begins;
+    graph = begun;
+    graph_runs += begun != NULL;
+    graph_splits = begun != NULL && depends_partly(begun);
 }

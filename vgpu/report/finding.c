@@ -85,6 +85,7 @@ static const struct {
     [FINDING_RACE_UNCHECKED] = {"race-unchecked", VGPU_NOTE,
                                 "global memory that is not checked for races"},
     [FINDING_LAUNCH_LEFT_OUT] = {"launch-left-out", VGPU_NOTE, "launches that were not run"},
+    [FINDING_CALL] = {"call-failed", VGPU_WARNING, "a call of the host that did not do its work"},
 };
 
 const char *finding_name(enum finding_kind kind) {
@@ -215,7 +216,8 @@ static bool same_finding(enum finding_kind kind, const vgpu_finding *a, const vg
     const bool same = same_place(&a->place, &b->place) && same_place(&a->inner[0], &b->inner[0]) &&
                       same_place(&a->callers[0], &b->callers[0]) &&
                       (a->place.file != NULL || a->ptx_line == b->ptx_line) &&
-                      strcmp(a->kernel, b->kernel) == 0;
+                      strcmp(a->kernel, b->kernel) == 0 &&
+                      (a->kernel[0] != '\0' || strcmp(a->text, b->text) == 0);
     return same && (is_uninitialised(kind) ||
                     (same_place(&a->other, &b->other) &&
                      (a->other.file != NULL || a->other_ptx_line == b->other_ptx_line)));
@@ -462,6 +464,25 @@ void report_kernel(vgpu *gpu, const struct kernel *kernel, const struct ptx_inst
     if (!is_suppressed(gpu, &shown)) {
         gpu->findings->kinds |= 1ULL << kind;
         merge_one(gpu, kind, &shown);
+    }
+}
+
+void report_call(vgpu *gpu, const char *format, ...) {
+    char text[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    const vgpu_finding shown = {.kind = finding_name(FINDING_CALL),
+                                .severity = finding_severity(FINDING_CALL),
+                                .kernel = "",
+                                .space = "",
+                                .count = 1,
+                                .seed = gpu->config.seed,
+                                .async = gpu->config.async,
+                                .text = text};
+    if (!is_suppressed(gpu, &shown)) {
+        merge_one(gpu, FINDING_CALL, &shown);
     }
 }
 

@@ -56,6 +56,7 @@ enum finding_kind {
     /* of the checks themselves */
     FINDING_RACE_UNCHECKED,
     FINDING_LAUNCH_LEFT_OUT,
+    FINDING_CALL /* warning: a call of the host failed */,
     FINDING_KIND_COUNT
 };
 
@@ -83,5 +84,8 @@ bool report_again(struct warp *warp, const struct op *op, enum finding_kind kind
 void report_kernel(vgpu *gpu, const struct kernel *kernel, const struct ptx_instruction *in,
                    enum finding_kind kind, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
+
+/* For what has no kernel: a call of the host that failed. */
+void report_call(vgpu *gpu, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif /* VGPU_REPORT_FINDING_H */

@@ -20,6 +20,61 @@ __global__ void count(float *x) {
     atomicAdd(x, 1.0f);
 }
 
+/* A graph of write and read: with a dependency, with one that is added later, or without. */
+static cudaGraph_t built(float *x, float *y, const char *way) {
+    cudaGraph_t graph;
+    cudaGraphNode_t first, second;
+    void *to[] = {&x}, *both[] = {&x, &y};
+    const bool before = strcmp(way, "graph") == 0;
+    cudaKernelNodeParams p = {(void *)write, dim3(4), dim3(64), 0, to, nullptr};
+    cudaGraphCreate(&graph, 0);
+    cudaGraphAddKernelNode(&first, graph, nullptr, 0, &p);
+    p.func = (void *)read;
+    p.kernelParams = both;
+    cudaGraphAddKernelNode(&second, graph, before ? &first : nullptr, before, &p);
+    if (strcmp(way, "graph-later") == 0) {
+        cudaGraphAddDependencies(graph, &first, &second, nullptr, 1);
+    }
+    return graph;
+}
+
+/* Captured from two streams: with an event between, or without. */
+static cudaGraph_t captured(float *x, float *y, const char *way) {
+    cudaGraph_t graph;
+    cudaStream_t a, b;
+    cudaEvent_t event;
+    const bool before = strcmp(way, "capture") == 0;
+    cudaStreamCreate(&a);
+    cudaStreamCreate(&b);
+    cudaEventCreate(&event);
+    cudaStreamBeginCapture(a, cudaStreamCaptureModeRelaxed);
+    if (!before) {
+        cudaEventRecord(event, a);
+    }
+    write<<<4, 64, 0, a>>>(x);
+    if (before) {
+        cudaEventRecord(event, a);
+    }
+    cudaStreamWaitEvent(b, event, 0);
+    read<<<4, 64, 0, b>>>(x, y);
+    cudaEventRecord(event, b);
+    cudaStreamWaitEvent(a, event, 0);
+    cudaStreamEndCapture(a, &graph);
+    cudaStreamDestroy(a);
+    cudaStreamDestroy(b);
+    return graph;
+}
+
+static int launched(cudaGraph_t graph, const char *way) {
+    cudaGraphExec_t executable;
+    cudaGraphInstantiate(&executable, graph, 0);
+    cudaGraphLaunch(executable, 0);
+    cudaGraphLaunch(executable, 0);
+    const cudaError_t error = cudaDeviceSynchronize();
+    printf("ok %s\n", way);
+    return error == cudaSuccess ? 0 : 3;
+}
+
 int main(int argc, char **argv) {
     enum { CTAS = 4, THREADS = 64, BYTES = CTAS * THREADS * sizeof(float) };
     const char *way = argc > 1 ? argv[1] : "";
@@ -30,6 +85,9 @@ int main(int argc, char **argv) {
     cudaMalloc(&x, BYTES);
     cudaMalloc(&y, BYTES);
     cudaMallocHost(&host, BYTES);
+    if (strncmp(way, "graph", 5) == 0 || strncmp(way, "capture", 7) == 0) {
+        return launched(way[0] == 'g' ? built(x, y, way) : captured(x, y, way), way);
+    }
     cudaStreamCreateWithFlags(&a, is("legacy") ? cudaStreamDefault : cudaStreamNonBlocking);
     cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking);
     cudaEventCreate(&event);
