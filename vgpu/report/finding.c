@@ -31,6 +31,8 @@ static const struct {
                                "a value from uninitialised memory is stored or is an address"},
     [FINDING_UNINITIALISED_BRANCH] = {"uninitialised-branch", VGPU_WARNING,
                                       "a branch on a value from uninitialised memory"},
+    [FINDING_UNINITIALISED_PART] = {"uninitialised-part", VGPU_WARNING,
+                                    "a value is stored of which some bytes are uninitialised"},
     [FINDING_READ_ONLY] = {"read-only", VGPU_ERROR, "a write to memory that may only be read"},
     [FINDING_RACE] = {"race", VGPU_ERROR, "two accesses to shared memory that nothing orders"},
     [FINDING_RACE_SAME_VALUE] = {"race-same-value", VGPU_WARNING,
@@ -207,7 +209,8 @@ static bool same_place(const vgpu_place *a, const vgpu_place *b) {
 
 /* Wherever the value was read: the first one is shown. */
 static bool is_uninitialised(enum finding_kind kind) {
-    return kind == FINDING_UNINITIALISED || kind == FINDING_UNINITIALISED_BRANCH;
+    return kind == FINDING_UNINITIALISED || kind == FINDING_UNINITIALISED_BRANCH ||
+           kind == FINDING_UNINITIALISED_PART;
 }
 
 /* The same line of the source, inlined at the same line; the same of the PTX where no other is

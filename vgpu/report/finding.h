@@ -15,6 +15,7 @@ enum finding_kind {
     FINDING_WRONG_SPACE,
     FINDING_UNINITIALISED,        /* an address or a value stored to global memory is poison */
     FINDING_UNINITIALISED_BRANCH, /* warning */
+    FINDING_UNINITIALISED_PART,   /* warning: some bytes of a value that is copied */
     FINDING_READ_ONLY,            /* a write to .const, .param or through .nc */
     /* races */
     FINDING_RACE,
