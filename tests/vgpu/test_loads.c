@@ -378,6 +378,12 @@ TEST(copied_padding_is_a_warning) {
     expect_finding("st.shared.u8 [%r2], %r1;\nld.shared.u32 %r10, [%r2];\n"
                    "mov.b32 %r11, %r10;\nst.global.u32 [%rd4], %r11;\n",
                    "uninitialised-part", "partly uninitialised");
+    expect_finding("st.shared.u8 [%r2], %r1;\nld.shared.v4.u8 {%h1,%h2,%h3,%h4}, [%r2];\n"
+                   "st.global.v4.u8 [%rd4], {%h1,%h2,%h3,%h4};\n",
+                   "uninitialised-part", "partly uninitialised");
+    expect_finding("st.shared.u8 [%r2], %r1;\nld.shared.v2.u32 {%r10,%r11}, [%r2];\n"
+                   "st.global.v2.u32 [%rd4], {%r10,%r11};\n",
+                   "uninitialised", "comes from uninitialised");
     expect_finding("st.shared.u8 [%r2], %r1;\nld.shared.u32 %r10, [%r2];\n"
                    "add.u32 %r11, %r10, 1;\nst.global.u32 [%rd4], %r11;\n",
                    "uninitialised", "comes from uninitialised");

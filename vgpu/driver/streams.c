@@ -9,8 +9,9 @@
  * and they for it. A graph's nodes count as work of the stream that it was launched into; only
  * dependencies order them (dependencies.c).
  *
- * Launches and copies are kept until the host has waited for them, or there are too many. Nothing is
- * kept while all streams are ordered. A launch whose result is reused (repeat.c) is not compared.
+ * Launches and copies are kept until the host has waited for them, or there are too many. Nothing
+ * is kept while all streams are ordered. A launch whose result is reused (repeat.c) is not
+ * compared.
  *
  * Invariant: what is reported as not ordered has no path of events, streams and waits between.
  */

@@ -159,8 +159,8 @@ static void put_back(struct schedule *s, struct resident *resident) {
     }
 }
 
-/* A cluster that was found in loops that wait is only probed from then on; one that has run for long
- * is probed now and then. */
+/* A cluster that was found in loops that wait is only probed from then on; one that has run for
+ * long is probed now and then. */
 static bool probe(struct resident *resident) {
     struct cluster *cluster = &resident->cluster;
     if (!resident->spins && cluster->steps < resident->probe) {
@@ -216,8 +216,8 @@ static struct resident *take(struct schedule *s) {
     return resident;
 }
 
-/* The cluster ran, or was probed, from that time on. All must have been probed since one of them ran:
- * what they read until then is what they will read. */
+/* The cluster ran, or was probed, from that time on. All must have been probed since one of them
+ * ran: what they read until then is what they will read. */
 static void note_spin(struct schedule *s, struct resident *resident, uint64_t time) {
     if (!resident->spins) {
         s->time++;
@@ -319,7 +319,7 @@ static bool needs_workspace(const struct launch *launch) {
     return false;
 }
 
-/* Every launch can be a cooperative one: all of its blocks have begun before one must have ended. */
+/* A launch can be a cooperative one: all of its blocks have begun before one must have ended. */
 static bool make_workspace(struct launch *launch) {
     struct device_memory *memory = launch->gpu->memory;
     launch->workspace = device_alloc(memory, WORKSPACE_BYTES, "workspace of the grid");

@@ -5,8 +5,8 @@
  *
  * A cluster that has run for long is probed: each of its warps that can run is executed one
  * instruction at a time until its registers are what they were before. If it only read memory on
- * the way, it will do the same for ever unless memory changes. launch.c knows when this is so of all
- * clusters; then none of them can change memory.
+ * the way, it will do the same for ever unless memory changes. launch.c knows when this is so of
+ * all clusters; then none of them can change memory.
  *
  * Invariant: a warp is only said to spin if no instruction of its loop can change anything that
  * another thread sees. Loops that look at clocks, or call functions, are not looked at.

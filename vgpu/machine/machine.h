@@ -89,7 +89,7 @@ struct launch {
     uint32_t checks;
     bool quiet; /* what is initialised is tracked for later launches, and not reported */
     uint64_t max_steps;
-    bool plain; /* not cooperative: there is no barrier of the whole grid */
+    bool plain;               /* not cooperative: there is no barrier of the whole grid */
     vgpu_pointer workspace;   /* %envreg1 and %envreg2 point to it: the barrier of a whole grid */
     struct line_table *lines; /* race/lines.h: global memory that its clusters accessed */
     /* programmatic dependent launch (race/programmatic.c) */

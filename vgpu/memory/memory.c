@@ -46,10 +46,13 @@ static void look_at_lane(struct access *access, uint32_t lane, unsigned char *sh
         }
     } else if (!all_written(shadow, bytes)) {
         for (uint32_t i = 0; i < access->count; i++) {
-            const unsigned char *element = shadow + i * access->element;
-            const bool written = all_written(element, access->element);
+            const bool written = all_written(shadow + i * access->element, access->element);
             access->poison[i] |= (uint32_t)!written << lane;
-            access->unwritten |= (uint32_t)none_written(element, access->element) << lane;
+        }
+        const uint32_t word = access->element < 4 ? 4 : access->element;
+        for (uint32_t at = 0; at < bytes; at += word) {
+            const uint32_t left = bytes - at < word ? bytes - at : word;
+            access->unwritten |= (uint32_t)none_written(shadow + at, left) << lane;
         }
     }
 }
