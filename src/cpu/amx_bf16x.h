@@ -20,8 +20,8 @@
  *     Q, K    kept as they are: the upper halves of the numbers as hi, the lower ones as the next
  *             part. Their scores are computed again in fp32.
  *     V       parts of zeros. P times such a row is added in fp32, from the caller's memory.
- *     dS      of a tile is scaled by a power of 2 where it is small or large; a tile with Inf or NaN
- *             is weighed in fp32.
+ *     dS      of a tile is scaled by a power of 2 where it is small or large; a tile with Inf or
+ *             NaN is weighed in fp32.
  *
  * The including file sets PARTS and includes math.h before. Invariant: a wild row changes the
  * results of the rows that see it, and of no others.

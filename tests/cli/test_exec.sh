@@ -79,6 +79,15 @@ finds image1 out-of-bounds "$(line_of 'the surface has 2 rows')"
 finds image2 use-after-free "$(line_of 'outside, which is clamped')"
 finds image3 illegal-operand "$(line_of 'outside, which is clamped')"
 finds image4 uninitialised "$(line_of 'outside, which is clamped')"
+# fails BUG TEXT: a call of the host that did not do its work, which the program does not notice
+fails() {
+    run exec --report report.txt ./bugs "$1"
+    holds "$1: exit code" test "$code" -eq 0
+    holds "$1: text" grep -q "warning: call-failed: $2" report.txt
+}
+fails host1 "cudaFree failed: "
+fails host2 "cudaLaunchKernel of race with (1, 1, 1) CTAs of (64, 1, 1) threads and 100000 bytes"
+fails host3 "cudaMemsetAsync failed: "
 for right in heap0 call0 image0; do
     accepts "$right: no bug" exec ./bugs $right
 done
@@ -125,6 +134,31 @@ for part in sum scan "radix sort" select histogram "sort by key" unique "unique 
     "reduce by key"; do
     says "algorithms: $part" "ok $part"
 done
+
+# ---- several streams ---------------------------------------------------------------------------
+
+"$attest" nvcc -std=c++17 -o streams streams.cu
+for right in event host query same legacy atomics copied graph graph-later capture; do
+    accepts "streams: $right" exec ./streams $right
+done
+# unordered WAY LINE TEXT: race-stream at this line of streams.cu
+unordered() {
+    run exec --report report.txt ./streams "$1"
+    holds "streams: $1: exit code" test "$code" -eq 1
+    holds "streams: $1: line and text" \
+        sh -c "grep 'streams.cu:$2:.* error: race-stream: .*$3' report.txt"
+}
+read_line=$(grep -n '// read' streams.cu | cut -d: -f1)
+write_line=$(grep -n '// written' streams.cu | cut -d: -f1)
+for wrong in nothing early other; do
+    unordered $wrong "$read_line" "a write by kernel write at streams.cu:$write_line"
+done
+unordered copy "$read_line" "a write by a copy, which was submitted before"
+unordered back "$read_line" "a read by a copy, which was submitted later"
+for wrong in graph-none capture-none; do
+    unordered $wrong "$read_line" "kernel write at streams.cu:$write_line, another node of the graph"
+done
+accepts "streams: without race checks" exec --checks memory ./streams nothing
 
 # ---- programmatic dependent launches -----------------------------------------------------------
 

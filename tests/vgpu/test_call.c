@@ -177,6 +177,9 @@ TEST(calls_that_make_no_sense_are_refused) {
                               "{ .param .b32 p; st.param.b32 [p], %r0; call.uni missing, (p); }\n"
                               "ret; }\n",
                      "has no body");
+    cannot_be_loaded(PTX_HEAD ".extern .func cudaLaunchDeviceV2(.param .b64 a);\n" PTX_ENTRY
+                              "{ .param .b64 p; call.uni cudaLaunchDeviceV2, (p); } ret; }\n",
+                     "dynamic parallelism");
     cannot_be_loaded(PTX_HEAD FUNCTIONS PTX_ENTRY
                      "{ .param .b32 p; .param .b32 q; call.uni (q), f, (p); } ret; }\n",
                      "1 arguments, the function has 2");

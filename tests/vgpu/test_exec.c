@@ -282,6 +282,39 @@ TEST(the_limit_is_one_for_the_whole_grid) {
     bench_free(bench);
 }
 
+/* Thread 0 of CTA 0 waits for a word behind the results; CTA 1 counts, then sets it or does not. */
+static void wait_for_a_flag(bool set, int32_t threads) {
+    static const char WAIT[] =
+        K("mov.u32 %r2, %r0; mov.u32 %r3, %ctaid.x; setp.ne.u32 %p1, %r3, 0;\n"
+          "mov.u32 %r4, 0; @%p1 bra COUNT;\n"
+          "setp.ne.u32 %p2, %r0, 0; @%p2 bra READY;\n"
+          "WAIT: atom.global.cas.b32 %r5, [%rd0+1024], 1, 1;\n"
+          "setp.ne.u32 %p3, %r5, 1; @%p3 bra WAIT; bra READY;\n"
+          "COUNT: add.u32 %r4, %r4, 1; setp.lt.u32 %p4, %r4, 1500000; @%p4 bra COUNT;\n"
+          "setp.ne.u32 %p5, %r1, 0; @%p5 atom.global.exch.b32 %r6, [%rd0+1024], 1;\n"
+          "READY: bar.sync 0;");
+    struct bench *bench =
+        bench_with(2, 64, set, (struct bench_options){.threads = threads, .max_steps = 1000000000});
+    CHECK_EQ(bench_run(bench, WAIT), set ? VGPU_OK : VGPU_FAULT);
+    if (set) {
+        CHECK(bench_find(bench, "deadlock").text == NULL);
+    } else {
+        bench_found(bench, "deadlock", "all 1 CTAs");
+        CHECK_EQ(bench_find(bench, "deadlock").cta[0], 0);
+    }
+    bench_free(bench);
+}
+
+TEST(a_wait_for_what_no_thread_writes_is_a_deadlock) {
+    wait_for_a_flag(false, 1);
+    wait_for_a_flag(false, 2);
+}
+
+TEST(a_long_wait_is_right) {
+    wait_for_a_flag(true, 1);
+    wait_for_a_flag(true, 2);
+}
+
 TEST(trap_ends_the_kernel) {
     struct bench *bench = bench_make(4, 32, 0);
     CHECK_EQ(bench_run(bench, K("mov.u32 %r2, 1; mov.u32 %r3, %ctaid.x; setp.eq.u32 %p1, %r3, 2;\n"

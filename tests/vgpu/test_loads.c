@@ -374,6 +374,21 @@ TEST(mistakes_are_found) {
     expect_finding("mapa.shared::cluster.u32 %r10, %r2, 1;\n", "illegal-operand", "CTA 1");
 }
 
+TEST(copied_padding_is_a_warning) {
+    expect_finding("st.shared.u8 [%r2], %r1;\nld.shared.u32 %r10, [%r2];\n"
+                   "mov.b32 %r11, %r10;\nst.global.u32 [%rd4], %r11;\n",
+                   "uninitialised-part", "partly uninitialised");
+    expect_finding("st.shared.u8 [%r2], %r1;\nld.shared.v4.u8 {%h1,%h2,%h3,%h4}, [%r2];\n"
+                   "st.global.v4.u8 [%rd4], {%h1,%h2,%h3,%h4};\n",
+                   "uninitialised-part", "partly uninitialised");
+    expect_finding("st.shared.u8 [%r2], %r1;\nld.shared.v2.u32 {%r10,%r11}, [%r2];\n"
+                   "st.global.v2.u32 [%rd4], {%r10,%r11};\n",
+                   "uninitialised", "comes from uninitialised");
+    expect_finding("st.shared.u8 [%r2], %r1;\nld.shared.u32 %r10, [%r2];\n"
+                   "add.u32 %r11, %r10, 1;\nst.global.u32 [%rd4], %r11;\n",
+                   "uninitialised", "comes from uninitialised");
+}
+
 TEST(unused_uninitialised_values_are_no_finding) {
     unsigned char in[BYTES] = {0}, out[BYTES] = {0};
     vgpu *gpu = open_gpu(1);

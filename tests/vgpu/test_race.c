@@ -458,6 +458,25 @@ TEST(a_block_reads_what_another_writes) {
     EXPECT_FINDING(w, "race-global", 2, 1, "by CTA 0");
 }
 
+TEST(a_cached_read_of_what_the_kernel_wrote) {
+    struct world *w = world_make(CHECKS, 1);
+    const uint64_t x = device_alloc(w->gpu.memory, 4096, "x");
+    w->code[1].flags = OP_CACHED;
+    global(w, warp_at(w, 0), 1, ACCESS_WRITE, x, false);
+    global(w, warp_at(w, 0), 2, ACCESS_READ, x, false);
+    EXPECT_FINDING(w, "stale-read", 2, 1, "old values");
+}
+
+TEST(a_cached_read_of_what_is_written_later) {
+    struct world *w = world_make(CHECKS, 1);
+    const uint64_t x = device_alloc(w->gpu.memory, 4096, "x");
+    w->code[1].flags = OP_CACHED;
+    global(w, warp_at(w, 0), 1, ACCESS_WRITE, x + 256, false);
+    global(w, warp_at(w, 0), 2, ACCESS_READ, x, false);
+    global(w, warp_at(w, 0), 1, ACCESS_WRITE, x, false);
+    EXPECT_NOTHING(w);
+}
+
 /* The last CTA sums up what all wrote: each increments an atomic counter, fences around it. */
 enum { FENCE_BEFORE = 1, FENCE_AFTER = 2, FENCE_NARROW = 4 };
 static struct world *last_block(bool counts, int fences) {

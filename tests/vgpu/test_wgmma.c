@@ -94,10 +94,12 @@ enum {
     PAUSE = 128,   /* no fault: the warps meet while MMAs are in flight */
     RELEASE = 256, /* no fault: warp 0 alone waits, signals a fifth warp, and that overwrites B,
                             while the other three come late */
-    RELEASE_EARLY = 512, /* the same before the wait */
-    MISSING = 1024,      /* warp 2 waits elsewhere and never issues its part */
-    EXITED = 2048,       /* warp 2 exits instead */
-    OTHER_B = 4096       /* warp 2 has another descriptor of B */
+    RELEASE_EARLY = 512,  /* the same before the wait */
+    MISSING = 1024,       /* warp 2 waits elsewhere and never issues its part */
+    EXITED = 2048,        /* warp 2 exits instead */
+    OTHER_B = 4096,       /* warp 2 has another descriptor of B */
+    WRITE_LATE = 8192,    /* an accumulator is written after the fence */
+    CONSTANT_LATE = 16384 /* no fault: with a constant */
 };
 
 static void copy_in(struct text *text, unsigned faults) {
@@ -200,6 +202,9 @@ static void wgmma_text(struct text *text, const struct wgmma_case *test, const s
     add_strays(text, faults);
     text_add(text, "setp.ne.u32 %%p2, %%r3, %%r3;\n%s",
              (faults & NO_FENCE) ? "" : "wgmma.fence.sync.aligned;\n");
+    text_add(text, "%s%s",
+             (faults & CONSTANT_LATE) ? "mov.b32 %r99, 0;\nmov.b32 %r100, %r99;\n" : "",
+             (faults & WRITE_LATE) ? "mov.b32 %r100, %r1;\n" : "");
     for (unsigned step = 0; step < STEPS; step++) {
         add_product(text, test, step, d_count);
     }
@@ -382,6 +387,12 @@ TEST(missing_fences_are_found) {
     CHECK(count_of(&plain, NO_PROXY_FENCE, "proxy-fence") > 0);
     CHECK(count_of(&plain, NO_FENCE, "wgmma-fence") > 0);
     CHECK(count_of(&in_registers, NO_FENCE, "wgmma-fence") > 0);
+    CHECK(count_of(&plain, WRITE_LATE, "wgmma-fence") > 0);
+}
+
+/* nvcc moves them there; ptxas puts a fence after them. */
+TEST(constants_after_the_fence_are_right) {
+    CHECK_EQ(count_of(&plain, CONSTANT_LATE, "wgmma-fence"), 0U);
 }
 
 TEST(registers_in_flight_are_found) {

@@ -21,6 +21,7 @@
 #include <stdlib.h>
 
 #include "async/async.h"
+#include "machine/describe.h"
 #include "machine/machine.h"
 #include "memory/memory.h"
 #include "race/clock.h"
@@ -325,6 +326,20 @@ static void wake_waiters(const struct warp *warp, uint32_t number) {
     }
 }
 
+static void report_fence(struct warp *warp, const struct op *op, uint32_t mask,
+                         const struct wgmma_form *form) {
+    const struct op *writer = form->writer != 0 ? &warp->kernel->code[form->writer] : NULL;
+    const struct finding_detail detail = {.space = -1, .other = writer, .other_warp = warp};
+    char line[128];
+    if (writer == NULL) {
+        report(warp, op, FINDING_WGMMA_FENCE, mask, NULL, "no wgmma.fence comes before this wgmma");
+        return;
+    }
+    report(warp, op, FINDING_WGMMA_FENCE, mask, &detail,
+           "a register of this wgmma is written at %s, and no wgmma.fence comes between",
+           describe_op(warp, writer, line, sizeof(line)));
+}
+
 void wgmma_run_issue(struct warp *warp, const struct op *op, uint32_t mask) {
     const struct wgmma_form *form = op->extra;
     struct warp_wgmma *state = make_state(warp);
@@ -339,9 +354,7 @@ void wgmma_run_issue(struct warp *warp, const struct op *op, uint32_t mask) {
     }
     check_warpgroup(warp, op, mask);
     if (!form->has_fence) {
-        report(warp, op, FINDING_WGMMA_FENCE, mask, NULL,
-               "registers of this wgmma were written since the last wgmma.fence (or there was "
-               "none)");
+        report_fence(warp, op, mask, form);
     }
     wgmma_check_registers(warp, op, mask);
     struct part *part = &mma->parts[warp->index % GROUP_WARPS];

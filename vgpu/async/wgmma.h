@@ -15,6 +15,7 @@ struct wgmma_form {
     struct matrix_form mma;
     bool a_shared, a_transposed, b_transposed, negative;
     bool has_fence;      /* known when decoding */
+    uint32_t writer;     /* without a fence: the op that wrote a register last; 0: none */
     uint32_t a, b;       /* rows of the descriptors */
     uint32_t accumulate; /* a predicate */
 };

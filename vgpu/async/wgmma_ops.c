@@ -9,7 +9,7 @@
  * forms, and wgmma in functions that are called (ptxas serialises those).
  *
  * wgmma.fence is checked here: going back from a wgmma over the instructions that fall through to
- * it, a write of one of its registers must not come before a fence.
+ * it, a write of one of its registers must not come before a fence, unless it is a constant.
  *
  * Invariant: a missing fence is only claimed for a path that exists.
  */
@@ -56,9 +56,30 @@ static void set_registers(const struct ptx_operand *operand, bool *registers, bo
     }
 }
 
+/* Whether a mov gives its register a constant. nvcc puts those of an accumulator that the source
+ * sets before a fence right before the wgmma; ptxas then adds a fence. */
+static bool is_constant(const struct ptx_function *function, const struct ptx_instruction *mov) {
+    while (strcmp(mov->opcode, "mov") == 0 && mov->guard < 0 && mov->operand_count == 2) {
+        const struct ptx_operand *from = &mov->operands[1];
+        if (from->kind != PTX_OPERAND_REGISTER) {
+            return from->kind == PTX_OPERAND_INTEGER || from->kind == PTX_OPERAND_F32 ||
+                   from->kind == PTX_OPERAND_F64;
+        }
+        do {
+            if (mov-- == function->code || leaves_for_good(mov)) {
+                return false;
+            }
+        } while (mov->operand_count == 0 || !wgmma_has_result(mov) ||
+                 mov->operands[0].kind != PTX_OPERAND_REGISTER ||
+                 mov->operands[0].reg != from->reg);
+    }
+    return false;
+}
+
 /* Whether a fence comes before this wgmma and after the last write of its registers, on the path
  * that falls through to it; true as well where that path begins at a jump. */
-static bool find_fence(struct decoder *decoder, const struct ptx_instruction *in, bool *found) {
+static bool find_fence(struct decoder *decoder, const struct ptx_instruction *in,
+                       struct wgmma_form *form) {
     const struct ptx_function *function = decode_current(decoder);
     bool *registers = calloc(function->register_count, sizeof *registers);
     if (registers == NULL) {
@@ -68,18 +89,13 @@ static bool find_fence(struct decoder *decoder, const struct ptx_instruction *in
     if (in->operands[1].kind == PTX_OPERAND_VECTOR) {
         set_registers(&in->operands[1], registers, true);
     }
-    *found = false;
-    for (const struct ptx_instruction *at = in; at-- > function->code;) {
+    for (const struct ptx_instruction *at = in; at-- > function->code && !form->has_fence;) {
         if (leaves_for_good(at)) {
-            *found = true;
-            break;
-        }
-        if (strcmp(at->opcode, "wgmma") == 0) {
-            *found = ptx_has(at, "fence");
-            if (*found) {
-                break;
-            }
-        } else if (writes_one_of(at, registers)) {
+            form->has_fence = true;
+        } else if (strcmp(at->opcode, "wgmma") == 0) {
+            form->has_fence = ptx_has(at, "fence");
+        } else if (writes_one_of(at, registers) && !is_constant(function, at)) {
+            form->writer = (uint32_t)(at - function->code);
             break;
         }
     }
@@ -186,7 +202,7 @@ static bool decode_product(struct decoder *decoder, const struct ptx_instruction
         }
     }
     return mma->d != NULL && (form->a_shared ? form->a != 0 : mma->a != NULL) && form->b != 0 &&
-           decode_tail(decoder, in, form) && find_fence(decoder, in, &form->has_fence);
+           decode_tail(decoder, in, form) && find_fence(decoder, in, form);
 }
 
 bool decode_wgmma(struct decoder *decoder, const struct ptx_instruction *in, struct op *op) {

@@ -194,6 +194,9 @@ static void write_file(const vgpu *gpu, const char *pattern) {
 
 void driver_report(const vgpu *gpu) {
     static uint64_t shown; /* news that stderr has seen */
+    if (gpu == driver_state.gpu && driver_state.fault == CU_SUCCESS) {
+        calls_report(driver_state.gpu);
+    }
     const char *path = from_environment("VGPU_REPORT");
     if (path != NULL && strcmp(path, "-") != 0) {
         write_file(gpu, path);

@@ -140,6 +140,7 @@ static int cuCtxSetCurrent(const void *context) {
 
 static int cuCtxSynchronize(void) {
     DRIVER_ENTER();
+    streams_wait_all();
     return driver_ready();
 }
 

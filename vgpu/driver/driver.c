@@ -124,6 +124,11 @@ int driver_explain(int code, const char *why) {
     return code;
 }
 
+const char *driver_why(int code) {
+    const int at = error_at(code);
+    return code == why_code ? why_text : at >= 0 ? ERRORS[at].text : "an error of the runtime";
+}
+
 static int cuGetErrorName(int code, const char **name) {
     const int at = error_at(code);
     if (name == NULL) {
@@ -139,7 +144,7 @@ static int cuGetErrorString(int code, const char **text) {
     if (text == NULL) {
         return CU_INVALID_VALUE;
     }
-    *text = at < 0 ? NULL : code != CU_SUCCESS && code == why_code ? why_text : ERRORS[at].text;
+    *text = at < 0 ? NULL : code != CU_SUCCESS ? driver_why(code) : ERRORS[at].text;
     return at >= 0 ? CU_SUCCESS : CU_INVALID_VALUE;
 }
 
@@ -321,6 +326,8 @@ static const struct driver_function OWN_FUNCTIONS[] = {
     DRIVER_FUNCTION(cuDriverGetVersion, 2020),
     DRIVER_FUNCTION(cuGetErrorName, 6000),
     DRIVER_FUNCTION(cuGetErrorString, 6000),
+    DRIVER_FUNCTION(vgpuCallFailed, 12000),
+    DRIVER_FUNCTION(vgpuCallsSeen, 12000),
     DRIVER_FUNCTION(cuDeviceGetCount, 2000),
     DRIVER_FUNCTION(cuDeviceGet, 2000),
     DRIVER_FUNCTION(cuDeviceGetName, 2000),

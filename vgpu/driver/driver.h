@@ -7,6 +7,8 @@
  *   memory.c  objects, memory, streams, events      graph.c   work of streams, graphs
  *   launch.c  launches, tensor maps                 unified.c memory that host and kernels share
  *   repeat.c  reuse of launches' results            programmatic.c  launches that overlap
+ *   calls.c   calls that failed unnoticed
+ *   streams.c work that nothing orders              dependencies.c  order of a graph's nodes
  *
  * Work is done when it is submitted. An error of a kernel is returned, as by a real driver, by the
  * next call after the launch, and by every call until the primary context is released for the last
@@ -62,6 +64,18 @@ enum object_kind {
     OBJECT_KERNEL,     /* CUkernel and CUfunction are the same here */
 };
 
+/* How much of the work of each stream (streams.c) comes before something. */
+enum { STREAM_SLOTS = 32 };
+struct order {
+    uint32_t times[STREAM_SLOTS];
+};
+
+/* Nodes of a graph, a bit each; the order of graphs with more nodes is not looked at. */
+enum { GRAPH_NODES = 256 };
+struct ancestors {
+    uint64_t bits[GRAPH_NODES / 64];
+};
+
 enum node_kind {
     NODE_KERNEL,
     NODE_COPY,
@@ -78,6 +92,8 @@ struct node {
     enum node_kind kind;
     struct node *next;
     const struct node *origin; /* in an executable graph: what it is a copy of */
+    uint32_t index;            /* in its graph */
+    struct ancestors before;   /* dependencies.c */
     /* a launch */
     const struct object *kernel;
     uint64_t kernel_serial; /* a new object may come to lie where an old one was */
@@ -85,6 +101,7 @@ struct node {
     unsigned char *params;
     void *stream;      /* that it was submitted to */
     bool programmatic; /* it may begin before the launch before it has ended */
+    bool cooperative;
     /* of a condition: graphs, selected by the value at `to`; the node owns them */
     struct object **bodies;
     uint32_t body_count;
@@ -119,6 +136,11 @@ struct object {
     bool joined;                   /* of a stream: by an event; another one began the capture */
     pthread_t thread;              /* of a stream that captures */
     struct node *first, *last;     /* of a graph */
+    uint32_t node_count;           /* of a graph */
+    bool unordered;                /* of a graph: its dependencies are not known */
+    struct ancestors after;        /* of a capturing stream, or an event recorded in one */
+    bool non_blocking;             /* of a stream */
+    struct order order;            /* of an event: what it was recorded after */
     double time;                   /* of an event, in seconds */
     bool recorded;                 /* of an event */
 };
@@ -164,6 +186,12 @@ int driver_occupancy(const struct kernel *kernel, uint32_t threads, size_t dynam
 
 /* Keeps why a call of this thread returns the code, for cuGetErrorString. Returns the code. */
 int driver_explain(int code, const char *why);
+/* calls.c: the thread's launch of this shape returned the code, which is returned; at the end,
+ * reports calls that failed while the program did not look. */
+int call_refused(const char *kernel, const vgpu_dims *dims, int code);
+int vgpuCallFailed(const char *function, int code), vgpuCallsSeen(void);
+void calls_report(vgpu *gpu);
+const char *driver_why(int code); /* what cuGetErrorString answers in this thread */
 
 /* ---- objects ----------------------------------------------------------------------------------*/
 
@@ -188,7 +216,32 @@ vgpu_status repeat_run(const struct node *node, struct launch *launch, vgpu_erro
 void programmatic_begin(const struct node *node, struct launch *launch);
 void programmatic_end(const struct node *node, struct launch *launch);
 void programmatic_forget(void); /* all launches so far have ended, for what is submitted next */
-void repeat_forget(void);       /* to be called when images change: they are not compared */
+/* Which work of streams is not ordered (streams.c): of a launch that is about to run, and that has
+ * run; of a copy or fill that was done. */
+void streams_launch_begin(struct launch *launch);
+void streams_launch_end(const struct node *node, struct launch *launch);
+void streams_copy(const struct node *node);
+void streams_made(struct object *stream, bool is_non_blocking);
+void streams_gone(const struct object *stream);
+void streams_record(struct object *event, void *stream);
+void streams_await(void *stream, const struct object *event);
+/* The host waits for a stream, an event, all streams. */
+void streams_wait(void *stream);
+void streams_wait_event(const struct object *event);
+void streams_wait_all(void);
+void streams_forget(void); /* and forgets kernels: they are unloaded */
+/* Nodes of the graph run in this stream; NULL: not any more. */
+void streams_graph(void *stream, const struct object *graph);
+/* What orders the nodes of a graph (dependencies.c). A stream begins to capture, after these nodes;
+ * a node was appended (stream NULL: not by a capture); copies of all nodes were. */
+void depends_begin(struct object *stream, struct object *graph, void *const *nodes, size_t count);
+void depends_append(struct object *graph, struct object *stream, struct node *node);
+void depends_copy(struct object *graph, const struct object *from);
+void depends_await(struct object *stream, const struct object *event);
+bool depends_partly(const struct object *graph); /* some of its nodes may overlap */
+bool ancestors_have(const struct ancestors *ancestors, uint32_t index);
+int vgpuGraphDepend(void *graph, const void *from, const void *to);
+void repeat_forget(void); /* to be called when images change: they are not compared */
 /* Copies between any two pointers, of the host or of the device. */
 int unified_copy(vgpu_pointer to, vgpu_pointer from, size_t bytes);
 /* Takes memory, gives it back (an unknown pointer is an error); or takes what was given back again,

@@ -57,10 +57,11 @@ static int node_run(const struct node *node, bool always) {
     switch (node->kind) {
     case NODE_CONDITIONAL: return conditional_run(node);
     case NODE_KERNEL: return kernel_run(node, always);
-    case NODE_COPY: return unified_copy(node->to, node->from, node->bytes);
+    case NODE_COPY: streams_copy(node); return unified_copy(node->to, node->from, node->bytes);
     case NODE_ALLOC: return memory_again(node->to, node->bytes);
     case NODE_FREE: return memory_give(node->to);
     case NODE_FILL:
+        streams_copy(node);
         return vgpu_fill(driver_state.gpu, node->to, node->byte, node->bytes, &why) == VGPU_OK
                    ? CU_SUCCESS
                    : driver_explain(CU_INVALID_VALUE, why.text);
@@ -88,11 +89,13 @@ static void append(struct object *graph, struct node *node) {
 }
 
 int stream_submit(void *stream, struct node *node) {
-    const struct object *found = object_find(stream, OBJECT_STREAM);
+    struct object *found = object_find(stream, OBJECT_STREAM);
     if (found != NULL && found->capture != NULL) {
         append(found->capture, node);
+        depends_append(found->capture, found, node);
         return CU_SUCCESS;
     }
+    node->stream = stream;
     const int code = (uintptr_t)stream <= 1 && driver_capturing()
                          ? CU_CAPTURE_UNSUPPORTED /* the legacy stream waits for all others */
                          : node_run(node, false);
@@ -186,7 +189,8 @@ static int cuLaunchHostFunc(void *stream, void (*function)(void *), void *data) 
 /* ---- captures -------------------------------------------------------------------------------- */
 
 /* graph: what to add to; NULL: a new one. */
-static int begin_capture(void *stream, int mode, struct object *graph) {
+static int begin_capture(void *stream, int mode, struct object *graph, void *const *nodes,
+                         size_t count) {
     const int code = driver_current();
     struct object *found = object_find(stream, OBJECT_STREAM);
     if (code != CU_SUCCESS || mode < 0 || mode > 2) {
@@ -198,21 +202,24 @@ static int begin_capture(void *stream, int mode, struct object *graph) {
     found->capture = graph != NULL ? graph : object_make(OBJECT_GRAPH);
     found->joined = false;
     found->thread = pthread_self();
-    return found->capture != NULL ? CU_SUCCESS : CU_OUT_OF_MEMORY;
+    if (found->capture == NULL) {
+        return CU_OUT_OF_MEMORY;
+    }
+    depends_begin(found, found->capture, nodes, count);
+    return CU_SUCCESS;
 }
 
 static int cuStreamBeginCapture(void *stream, int mode) {
     DRIVER_ENTER();
-    return begin_capture(stream, mode, NULL);
+    return begin_capture(stream, mode, NULL, NULL, 0);
 }
 
-/* What the new nodes depend on comes before them anyway. */
 static int cuStreamBeginCaptureToGraph(void *stream, void *graph, void *const *nodes,
                                        const void *edges, size_t count, int mode) {
     DRIVER_ENTER();
-    (void)nodes, (void)edges, (void)count;
+    (void)edges;
     struct object *found = object_find(graph, OBJECT_GRAPH);
-    return found != NULL ? begin_capture(stream, mode, found) : CU_INVALID_VALUE;
+    return found != NULL ? begin_capture(stream, mode, found, nodes, count) : CU_INVALID_VALUE;
 }
 
 /* An event of a capturing stream makes the stream that waits for it join the capture. */
@@ -230,6 +237,13 @@ static int cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
         found->capture = awaited->capture;
         found->joined = true;
         found->thread = pthread_self();
+        found->after = (struct ancestors){{0}};
+    }
+    if (awaited->capture != NULL && found != NULL && found->capture == awaited->capture) {
+        depends_await(found, awaited);
+    }
+    if (awaited->capture == NULL) {
+        streams_await(stream, awaited);
     }
     return CU_SUCCESS;
 }
@@ -266,6 +280,7 @@ static int cuStreamGetCaptureInfo(void *stream, int *status, uint64_t *id, void 
         *graph = captured;
     }
     if (dependencies != NULL) {
+        captured->unordered = true; /* it may add nodes after others than these */
         struct node **last = &captured->last;
         memcpy(dependencies, &last, sizeof last);
     }
@@ -284,6 +299,11 @@ static int cuStreamUpdateCaptureDependencies(void *stream, void *dependencies, c
     (void)dependencies, (void)edges, (void)count, (void)flags;
     int state = 0;
     const int code = cuStreamIsCapturing(stream, &state);
+    DRIVER_ENTER();
+    struct object *found = object_find(stream, OBJECT_STREAM);
+    if (found != NULL && found->capture != NULL) {
+        found->capture->unordered = true;
+    }
     return code == CU_SUCCESS && state == 0 ? CU_INVALID_VALUE : code;
 }
 
@@ -385,6 +405,7 @@ static bool copy_nodes(struct object *to, const struct object *from) {
         }
         append(to, node);
     }
+    depends_copy(to, from);
     return true;
 }
 
@@ -456,6 +477,7 @@ static int cuGraphAddChildGraphNode(const void **node, void *graph, void *const 
         !copy_nodes(found, added)) {
         return CU_INVALID_VALUE;
     }
+    found->unordered = true; /* what comes after its last node does not come after all of them */
     *node = found->last;
     return CU_SUCCESS;
 }
@@ -497,6 +519,7 @@ static int vgpuGraphAddConditional(const void **node, void *graph, vgpu_pointer 
     made->condition = (enum condition)which;
     memcpy(bodies, &made->bodies, sizeof made->bodies);
     append(found, made);
+    depends_append(found, NULL, made);
     *node = made;
     return CU_SUCCESS;
 }
@@ -511,6 +534,8 @@ static int cuGraphExecUpdate(void *executable, void *graph, void *result) {
         return code != CU_SUCCESS ? code : CU_INVALID_VALUE;
     }
     nodes_free(found);
+    found->node_count = 0;
+    found->unordered = false;
     if (result != NULL) {
         *(int *)result = 0; /* the first field: updated */
     }
@@ -530,6 +555,8 @@ static int vgpuGraphExecNodeReplace(void *executable, const void *node, void *fr
             }
             made->next = at->next;
             made->origin = node;
+            made->index = at->index;
+            made->before = at->before;
             bodies_free(at);
             free(at->params);
             *at = *made;
@@ -552,7 +579,9 @@ static int cuGraphLaunch(void *executable, void *stream) {
         return CU_CAPTURE_UNSUPPORTED;
     }
     programmatic_forget();
+    streams_graph(stream, found);
     const int ran = nodes_run(found, false);
+    streams_graph(NULL, NULL);
     programmatic_forget();
     return ran;
 }
@@ -599,6 +628,7 @@ const struct driver_function driver_graph_functions[] = {
     DRIVER_FUNCTION(cuGraphAddChildGraphNode, 10000),
     DRIVER_FUNCTION(cuGraphExecUpdate, 12000),
     DRIVER_FUNCTION(vgpuGraphExecNodeReplace, 12000),
+    DRIVER_FUNCTION(vgpuGraphDepend, 12000),
     DRIVER_FUNCTION(vgpuGraphConditionalHandle, 12000),
     DRIVER_FUNCTION(vgpuGraphAddConditional, 12000),
     DRIVER_FUNCTION(cuGraphInstantiateWithFlags, 11040),

@@ -83,16 +83,21 @@ int kernel_run(const struct node *node, bool always) {
     }
     struct launch launch =
         launch_make(driver_state.gpu, kernel->function, &node->dims, node->params);
+    launch.plain = !node->cooperative;
     if (!driver_checks_launch(kernel->function->function->name)) {
         launch.checks &= VGPU_CHECK_INIT;
         launch.quiet = true;
     }
     findings_take_kinds(driver_state.gpu);
     programmatic_begin(node, &launch);
+    streams_launch_begin(&launch);
     registered_copy(true);
     const vgpu_status status = repeat_run(node, &launch, &why);
     registered_copy(false);
-    programmatic_end(node, &launch);
+    if (driver_state.programmatic) {
+        programmatic_end(node, &launch);
+    }
+    streams_launch_end(node, &launch);
     const uint64_t kinds = findings_take_kinds(driver_state.gpu);
     if (status != VGPU_OK && status != VGPU_FAULT) {
         return driver_explain(status == VGPU_OUT_OF_MEMORY ? CU_OUT_OF_MEMORY : CU_INVALID_VALUE,
@@ -221,7 +226,8 @@ static int code_of_shape(const struct kernel *kernel, const vgpu_dims *dims) {
 
 /* Shape and parameters are fine: now, or when the graph runs. */
 static int submit(const struct launch_config *config, const struct object *kernel,
-                  const vgpu_dims *dims, unsigned char *params, bool programmatic) {
+                  const vgpu_dims *dims, unsigned char *params, bool programmatic,
+                  bool cooperative) {
     struct node *node = node_make(NODE_KERNEL);
     if (node == NULL) {
         free(params);
@@ -233,6 +239,7 @@ static int submit(const struct launch_config *config, const struct object *kerne
     node->params = params;
     node->stream = config->stream;
     node->programmatic = programmatic;
+    node->cooperative = cooperative;
     return stream_submit(config->stream, node);
 }
 
@@ -275,7 +282,7 @@ static int launch_kernel(const struct launch_config *config, const struct object
         return driver_explain(status == VGPU_OUT_OF_MEMORY ? CU_OUT_OF_MEMORY : CU_INVALID_VALUE,
                               why.text[0] != '\0' ? why.text : "the parameters");
     }
-    return submit(config, kernel, &dims, params, programmatic);
+    return submit(config, kernel, &dims, params, programmatic, cooperative);
 }
 
 static int cuLaunchKernelEx(const struct launch_config *config, void *function, void **arguments,
@@ -289,7 +296,11 @@ static int cuLaunchKernelEx(const struct launch_config *config, void *function, 
     if ((uintptr_t)config->stream > 2 && object_find(config->stream, OBJECT_STREAM) == NULL) {
         return CU_INVALID_HANDLE;
     }
-    return launch_kernel(config, kernel, arguments, extra);
+    vgpu_dims shape = {.shared_bytes = config->shared};
+    memcpy(shape.grid, config->grid, sizeof shape.grid);
+    memcpy(shape.block, config->block, sizeof shape.block);
+    return call_refused(kernel->function->function->name, &shape,
+                        launch_kernel(config, kernel, arguments, extra));
 }
 
 static int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,

@@ -60,8 +60,12 @@ static void destroy_kernels(const struct object *library) {
 }
 
 void object_destroy(struct object *object) {
+    if (object->kind == OBJECT_STREAM) {
+        streams_gone(object);
+    }
     if (object->kind == OBJECT_LIBRARY) {
         programmatic_forget();
+        streams_forget();
         destroy_kernels(object);
         vgpu_unload(object->module);
     } else if (object->kind == OBJECT_MEMORY) {
@@ -132,7 +136,9 @@ int memory_give(vgpu_pointer pointer) {
     if (object != NULL) {
         object_destroy(object);
     }
-    return object != NULL || pointer == 0 ? CU_SUCCESS : CU_INVALID_VALUE;
+    return object != NULL || pointer == 0
+               ? CU_SUCCESS
+               : driver_explain(CU_INVALID_VALUE, "it is no allocation, or was freed before");
 }
 
 int memory_again(vgpu_pointer pointer, size_t bytes) {
@@ -171,6 +177,7 @@ static int cuMemAllocPitch(vgpu_pointer *pointer, size_t *pitch, size_t bytes, s
 
 static int cuMemFree(vgpu_pointer pointer) {
     DRIVER_ENTER();
+    streams_wait_all(); /* on a GPU it does */
     const int code = driver_current(), given = memory_give(pointer);
     return code != CU_SUCCESS ? code : given;
 }
@@ -323,7 +330,11 @@ static int make_handle(void **handle, enum object_kind kind) {
 
 static int cuStreamCreate(void **stream, unsigned flags) {
     DRIVER_ENTER();
-    return flags > 1 ? CU_INVALID_VALUE : make_handle(stream, OBJECT_STREAM);
+    const int code = flags > 1 ? CU_INVALID_VALUE : make_handle(stream, OBJECT_STREAM);
+    if (code == CU_SUCCESS) {
+        streams_made(*stream, flags == 1);
+    }
+    return code;
 }
 
 /* Priorities have no effect: work is done when it is submitted. */
@@ -341,7 +352,11 @@ static int cuStreamQuery(void *stream) {
     DRIVER_ENTER();
     programmatic_forget();
     const int code = driver_current();
-    return code != CU_SUCCESS ? code : is_stream(stream) ? CU_SUCCESS : CU_INVALID_HANDLE;
+    if (code != CU_SUCCESS || !is_stream(stream)) {
+        return code != CU_SUCCESS ? code : CU_INVALID_HANDLE;
+    }
+    streams_wait(stream);
+    return CU_SUCCESS;
 }
 
 static int cuStreamSynchronize(void *stream) {
@@ -352,7 +367,11 @@ static int cuStreamSynchronize(void *stream) {
     if (code != CU_SUCCESS || !is_stream(stream)) {
         return code != CU_SUCCESS ? code : CU_INVALID_HANDLE;
     }
-    return found != NULL && found->capture != NULL ? CU_CAPTURE_UNSUPPORTED : CU_SUCCESS;
+    if (found != NULL && found->capture != NULL) {
+        return CU_CAPTURE_UNSUPPORTED;
+    }
+    streams_wait(stream);
+    return CU_SUCCESS;
 }
 
 /* ---- events ---------------------------------------------------------------------------------- */
@@ -378,8 +397,10 @@ static int cuEventRecord(void *event, void *stream) {
     }
     found->capture = on != NULL ? on->capture : NULL;
     if (found->capture != NULL) {
+        found->after = on->after;
         return CU_SUCCESS; /* cuStreamWaitEvent makes other streams join the capture */
     }
+    streams_record(found, stream);
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     found->time = (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
@@ -391,9 +412,12 @@ static int cuEventSynchronize(void *event) {
     DRIVER_ENTER();
     programmatic_forget();
     const int code = driver_current();
-    return code != CU_SUCCESS                         ? code
-           : object_find(event, OBJECT_EVENT) == NULL ? CU_INVALID_HANDLE
-                                                      : CU_SUCCESS;
+    const struct object *found = object_find(event, OBJECT_EVENT);
+    if (code != CU_SUCCESS || found == NULL) {
+        return code != CU_SUCCESS ? code : CU_INVALID_HANDLE;
+    }
+    streams_wait_event(found);
+    return CU_SUCCESS;
 }
 
 static int cuEventQuery(void *event) {

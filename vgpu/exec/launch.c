@@ -35,6 +35,7 @@ enum {
     WORKSPACE_BYTES = 64
 };
 #define RESIDENT_BYTES (2ULL << 30) /* memory for clusters that have begun, about */
+#define FIRST_PROBE (1ULL << 21)    /* steps of a cluster */
 #define GRACE (1ULL << 28) /* steps of a cluster before one that has faulted: it may wait for it */
 #define NO_CLUSTER UINT64_MAX
 
@@ -54,6 +55,9 @@ struct schedule {
     uint64_t steps; /* of those merged */
     uint64_t spent; /* of all */
     bool no_memory;
+    uint64_t time;  /* grows when a cluster ran that is in no loop that waits */
+    uint32_t spins; /* clusters that were found in such loops since then */
+    uint32_t stuck; /* all so many are, and none can change memory; 0: they are not */
     struct resident *first, *last; /* to run on, in order */
     struct resident *done[WINDOW]; /* over, not merged: by linear % WINDOW */
 };
@@ -155,8 +159,28 @@ static void put_back(struct schedule *s, struct resident *resident) {
     }
 }
 
-static void run_slice(struct resident *resident, bool faulted) {
+/* A cluster that was found in loops that wait is only probed from then on; one that has run for
+ * long is probed now and then. */
+static bool probe(struct resident *resident) {
     struct cluster *cluster = &resident->cluster;
+    if (!resident->spins && cluster->steps < resident->probe) {
+        return false;
+    }
+    resident->spins = cluster_spins(cluster);
+    if (!resident->spins) {
+        resident->probe = 2 * cluster->steps > FIRST_PROBE ? 2 * cluster->steps : FIRST_PROBE;
+    }
+    return resident->spins;
+}
+
+static void run_slice(struct resident *resident, bool faulted, uint32_t stuck) {
+    struct cluster *cluster = &resident->cluster;
+    if (stuck > 0) {
+        cluster_report_spins(cluster, stuck);
+        cluster_stop(cluster);
+    } else if (!faulted && probe(resident)) {
+        return;
+    }
     if (faulted && cluster->steps > GRACE) {
         cluster_stop(cluster);
     }
@@ -187,8 +211,25 @@ static struct resident *take(struct schedule *s) {
         s->no_memory = true;
     } else {
         resident->limit = s->launch->max_steps;
+        resident->probe = FIRST_PROBE;
     }
     return resident;
+}
+
+/* The cluster ran, or was probed, from that time on. All must have been probed since one of them
+ * ran: what they read until then is what they will read. */
+static void note_spin(struct schedule *s, struct resident *resident, uint64_t time) {
+    if (!resident->spins) {
+        s->time++;
+        s->spins = 0;
+    } else if (time == s->time && resident->spun != s->time + 1) {
+        resident->spun = s->time + 1;
+        s->spins++;
+    }
+    if (s->spins > 0 && s->spins == s->resident && s->next == s->count && s->fault == NO_CLUSTER &&
+        s->stuck == 0) {
+        s->stuck = s->spins;
+    }
 }
 
 static void *work(void *state) {
@@ -201,11 +242,13 @@ static void *work(void *state) {
             put_back(s, resident);
         } else if (resident != NULL) {
             const bool faulted = s->fault != NO_CLUSTER;
-            const uint64_t before = resident->cluster.steps;
+            const uint64_t before = resident->cluster.steps, time = s->time;
+            const uint32_t stuck = s->stuck;
             pthread_mutex_unlock(&s->lock);
-            run_slice(resident, faulted);
+            run_slice(resident, faulted, stuck);
             pthread_mutex_lock(&s->lock);
             s->spent += resident->cluster.steps - before;
+            note_spin(s, resident, time);
             put_back(s, resident);
         }
         s->running--;
@@ -276,7 +319,7 @@ static bool needs_workspace(const struct launch *launch) {
     return false;
 }
 
-/* Every launch is a cooperative one: all of its blocks have begun before one must have ended. */
+/* A launch can be a cooperative one: all of its blocks have begun before one must have ended. */
 static bool make_workspace(struct launch *launch) {
     struct device_memory *memory = launch->gpu->memory;
     launch->workspace = device_alloc(memory, WORKSPACE_BYTES, "workspace of the grid");
@@ -310,7 +353,7 @@ vgpu_status exec_launch(struct launch *launch, vgpu_error *error) {
     if (status != VGPU_OK) {
         return status;
     }
-    if (needs_workspace(launch) && !make_workspace(launch)) {
+    if (!launch->plain && needs_workspace(launch) && !make_workspace(launch)) {
         return status_fail(error, VGPU_OUT_OF_MEMORY, "no memory for the workspace of the grid");
     }
     struct schedule *s = calloc(1, sizeof *s);
@@ -353,6 +396,24 @@ vgpu_status exec_launch(struct launch *launch, vgpu_error *error) {
 
 struct race_past *launch_leave(struct launch *launch) {
     return race_past_take(launch);
+}
+
+const struct kernel *launch_kernel_of(const struct race_past *past) {
+    return race_past_kernel(past);
+}
+
+uint32_t launch_size(const struct race_past *past) {
+    return race_past_size(past);
+}
+
+bool launch_meets(const struct race_past *a, const struct race_past *b,
+                  struct race_overlap *found) {
+    return race_past_meets(a, b, found);
+}
+
+bool launch_covers(const struct race_past *past, uint64_t begin, uint64_t end, bool written,
+                   struct race_overlap *found) {
+    return race_past_covers(past, begin, end, written, found);
 }
 
 void launch_forget(struct race_past *past) {

@@ -68,6 +68,7 @@ struct access {
     bool uniform;               /* all 32 lanes are good and at host[0] */
     /* reads: lanes whose element i is uninitialised; writes: set by the caller */
     uint32_t poison[8];
+    uint32_t unwritten; /* reads: lanes with a word of which no byte is initialised */
 };
 
 static inline uint32_t access_alignment(const struct access *access) {

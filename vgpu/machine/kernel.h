@@ -46,7 +46,8 @@ enum {
     OP_GIVES = 64,     /* exec/depends.c: a plain load whose value reaches a strong write, and
                           the write; a plain store in such functions: it is compared */
     OP_TAKES = 128,    /* a strong read whose value reaches a plain store, and the store */
-    OP_MIX_SHIFT = 8   /* bits above: enum mix_family of the instruction (report/perf.h) */
+    OP_CACHED = 256,   /* ld.nc: may miss what the kernel has written */
+    OP_MIX_SHIFT = 9   /* bits above: enum mix_family of the instruction (report/perf.h) */
 };
 
 /* One instruction, ready to run; its index is the instruction's index in the function. */

@@ -64,11 +64,12 @@ struct cluster {
     uint32_t agent_count;   /* slots of its vector clocks */
     struct barrier barrier; /* barrier.cluster */
     struct findings *findings;
-    uint64_t steps;  /* warp instructions */
-    uint32_t polls;  /* strong loads, possibly of global memory, since its slice began */
-    uint64_t random; /* state of its generator (cluster_seed) */
-    bool stop;       /* a trap, an assertion or the step limit: nothing runs any more */
-    bool progress;   /* set by every change that a polling group may wait for */
+    uint64_t steps;       /* warp instructions */
+    bool probed, changed; /* while exec/livelock.c probes it: whether an atomic changed memory */
+    uint32_t polls;       /* strong loads, possibly of global memory, since its slice began */
+    uint64_t random;      /* state of its generator (cluster_seed) */
+    bool stop;            /* a trap, an assertion or the step limit: nothing runs any more */
+    bool progress;        /* set by every change that a polling group may wait for */
     struct cluster_race *race;
     struct cluster_perf *perf;
     const struct allocation *recent[RECENT_ALLOCATIONS]; /* memory.c: cache by op */
@@ -88,6 +89,7 @@ struct launch {
     uint32_t checks;
     bool quiet; /* what is initialised is tracked for later launches, and not reported */
     uint64_t max_steps;
+    bool plain;               /* not cooperative: there is no barrier of the whole grid */
     vgpu_pointer workspace;   /* %envreg1 and %envreg2 point to it: the barrier of a whole grid */
     struct line_table *lines; /* race/lines.h: global memory that its clusters accessed */
     /* programmatic dependent launch (race/programmatic.c) */

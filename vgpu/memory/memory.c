@@ -19,6 +19,14 @@
 
 /* ---- shadows --------------------------------------------------------------------------------- */
 
+static bool none_written(const unsigned char *shadow, uint32_t bytes) {
+    uint32_t written = 0;
+    for (uint32_t i = 0; i < bytes; i++) {
+        written += shadow[i] == BYTE_WRITTEN;
+    }
+    return written == 0;
+}
+
 /* The shadow of one lane's bytes: what a read finds, what a write leaves. */
 static void look_at_lane(struct access *access, uint32_t lane, unsigned char *shadow) {
     const uint32_t bytes = access->element * access->count;
@@ -40,6 +48,11 @@ static void look_at_lane(struct access *access, uint32_t lane, unsigned char *sh
         for (uint32_t i = 0; i < access->count; i++) {
             const bool written = all_written(shadow + i * access->element, access->element);
             access->poison[i] |= (uint32_t)!written << lane;
+        }
+        const uint32_t word = access->element < 4 ? 4 : access->element;
+        for (uint32_t at = 0; at < bytes; at += word) {
+            const uint32_t left = bytes - at < word ? bytes - at : word;
+            access->unwritten |= (uint32_t)none_written(shadow + at, left) << lane;
         }
     }
 }
@@ -367,10 +380,14 @@ static void access_global(struct warp *warp, const struct op *op, struct access 
                 .space = PTX_GLOBAL, .address = address, .bytes = access->element * access->count};
             char place[192];
             describe_address(warp, PTX_GLOBAL, address, place, sizeof(place));
-            report_uninitialised(warp, op, FINDING_UNINITIALISED, poison, &detail,
-                                 "write of %u bytes at %s: the value comes from uninitialised "
-                                 "memory",
-                                 detail.bytes, place);
+            const bool part = comes_from_part(warp, op);
+            report_uninitialised(
+                warp, op, part ? FINDING_UNINITIALISED_PART : FINDING_UNINITIALISED, poison,
+                &detail, "write of %u bytes at %s: the value comes from %suninitialised memory",
+                detail.bytes, place, part ? "partly " : "");
+            if (part) { /* the bytes that are initialised must not be lost */
+                memory_set_written(warp, access, poison, true);
+            }
         }
     }
     struct access part = {.good = 0};
@@ -509,6 +526,7 @@ void memory_access(struct warp *warp, const struct op *op, struct access *access
     access->contiguous = access->uniform = false;
     if (access->kind != ACCESS_WRITE) {
         memset(access->poison, 0, sizeof(access->poison));
+        access->unwritten = 0;
     }
     refused.misaligned = misaligned_lanes(access, access->mask);
     access_space(warp, op, access, access->mask & ~refused.misaligned, &refused);

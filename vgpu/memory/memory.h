@@ -97,6 +97,7 @@ struct cta_memory {
     uint32_t bytes;        /* of shared memory */
     struct private_memory local, call_params;
     struct origin *origins; /* ORIGINS of them; NULL: nothing uninitialised was read */
+    const struct op *part;  /* comes_from_part was true of it last */
 };
 
 /* The last read of uninitialised memory by an op. */
@@ -106,6 +107,7 @@ struct origin {
     uint64_t address; /* of the first such lane */
     uint32_t warp, lanes;
     uint64_t when;
+    bool part; /* some bytes of each word were initialised */
 };
 enum { ORIGINS = 64 }; /* by op; a later one may take the place of an earlier one */
 
@@ -117,6 +119,9 @@ struct private_memory *call_params(struct cta *cta);
 /* `lanes` read uninitialised bytes. */
 void origin_note(struct warp *warp, const struct op *op, const struct access *access,
                  uint32_t lanes);
+/* Whether the op stores an unchanged value of which some bytes are initialised: as copies of
+ * structs do, which have padding. */
+bool comes_from_part(const struct warp *warp, const struct op *op);
 /* Reports at the op a value (in `lanes`) that comes from uninitialised memory. The sentence is
  * followed by what was read, and where; detail may be NULL. */
 void report_uninitialised(struct warp *warp, const struct op *op, enum finding_kind kind,

@@ -34,7 +34,8 @@ void origin_note(struct warp *warp, const struct op *op, const struct access *ac
                                            .address = access->address[__builtin_ctz(lanes)],
                                            .warp = warp->index,
                                            .lanes = lanes,
-                                           .when = warp->cta->cluster->steps + warp->instructions};
+                                           .when = warp->cta->cluster->steps + warp->instructions,
+                                           .part = (access->unwritten & lanes) == 0};
 }
 
 static bool computes(const struct ptx_instruction *in) {
@@ -87,6 +88,47 @@ static const struct origin *find_origin(const struct warp *warp, const struct op
         free(marks);
     }
     return found != NULL ? found : best_origin(warp, NULL, lanes);
+}
+
+static bool copies(const struct ptx_instruction *in) {
+    return strcmp(in->opcode, "mov") == 0;
+}
+
+bool comes_from_part(const struct warp *warp, const struct op *op) {
+    const struct kernel *kernel = warp->kernel;
+    struct cta_memory *memory = warp->cta->memory;
+    bool any = false, all = true;
+    for (uint32_t i = 0; memory->origins != NULL && i < ORIGINS; i++) {
+        const struct origin *origin = &memory->origins[i];
+        if (origin->op != NULL && origin->warp == warp->index) {
+            any = any || origin->part;
+            all = all && origin->part;
+        }
+    }
+    if (any && all && memory->part == op) { /* in a loop: nothing else was read since */
+        return true;
+    }
+    bool *marks = any ? calloc(kernel->function->register_count + 1, sizeof(*marks)) : NULL;
+    if (marks == NULL) {
+        return false;
+    }
+    for (uint32_t i = 1; i < op->in->operand_count; i++) { /* 0: the address */
+        ptx_mark(&op->in->operands[i], marks);
+    }
+    ptx_trace(kernel->function, marks, copies);
+    any = false;
+    all = true;
+    for (uint32_t i = 0; i < ORIGINS; i++) {
+        const struct origin *origin = &memory->origins[i];
+        if (origin->op >= kernel->code && origin->op < kernel->code + kernel->code_count &&
+            origin->warp == warp->index && ptx_writes(origin->op->in, marks)) {
+            any = true;
+            all = all && origin->part;
+        }
+    }
+    free(marks);
+    memory->part = any && all ? op : NULL;
+    return any && all;
 }
 
 void report_uninitialised(struct warp *warp, const struct op *op, enum finding_kind kind,

@@ -218,7 +218,9 @@ static void run_lane_128(struct warp *warp, const struct atomic_form *form, unsi
 
 static void run_lane(struct warp *warp, const struct atomic_form *form, unsigned char *host,
                      uint32_t lane) {
+    struct cluster *cluster = warp->cta->cluster;
     if (form->halves) {
+        cluster->changed = true;
         run_lane_128(warp, form, host, lane);
         return;
     }
@@ -228,6 +230,10 @@ static void run_lane(struct warp *warp, const struct atomic_form *form, unsigned
         const uint64_t c = form->c != 0 ? read_lane(warp, form->c, form->element, lane) : 0;
         const uint64_t old = atomic_update(host + i * form->element, form->element,
                                            flush ? add_f32_flushed : form->function, b, c);
+        if (cluster->probed) {
+            const uint64_t left = form->function(old, b, c) ^ old;
+            cluster->changed |= left << (64 - 8 * form->element) != 0;
+        }
         if (form->returns) {
             write_lane(warp, form->rows[i], form->element, lane, old);
         }

@@ -317,6 +317,13 @@ static op_function *call_of_runtime(const struct ptx_function *function) {
     return NULL;
 }
 
+/* Of the device runtime, for launches by kernels. */
+static bool launches_kernels(const struct ptx_function *function) {
+    return strncmp(function->name, "__cudaCDP2", strlen("__cudaCDP2")) == 0 ||
+           strncmp(function->name, "cudaLaunchDevice", strlen("cudaLaunchDevice")) == 0 ||
+           strncmp(function->name, "cudaGetParameterBuffer", strlen("cudaGetParameterBuffer")) == 0;
+}
+
 /* The name of a .callprototype or of .calltargets, which the parser has replaced by a list. */
 static bool is_prototype(const struct ptx_operand *operand) {
     return operand->kind == PTX_OPERAND_LIST && operand->name != NULL;
@@ -338,8 +345,14 @@ static bool decode_callee(struct decoder *decoder, const struct ptx_operand *ope
     }
     call->function = function;
     op->run = function->external ? call_of_runtime(function) : run_call;
-    return op->run != NULL ||
-           decode_fail(decoder, "function %s is declared, but has no body", function->name);
+    if (op->run != NULL) {
+        return true;
+    }
+    return launches_kernels(function)
+               ? decode_fail(decoder,
+                             "a launch by a kernel (dynamic parallelism) is not supported: %s",
+                             function->name)
+               : decode_fail(decoder, "function %s is declared, but has no body", function->name);
 }
 
 bool decode_call(struct decoder *decoder, const struct ptx_instruction *in, struct op *op) {

@@ -432,7 +432,7 @@ static bool decode_transfer(struct decoder *decoder, const struct ptx_instructio
     op->extra = form;
     op->run = load ? run_load : run_store;
     op->changes = load ? NULL : store_changes;
-    op->flags = OP_OWN_POISON;
+    op->flags = OP_OWN_POISON | (ptx_has(in, "nc") ? (uint32_t)OP_CACHED : 0);
     if (ptx_has(in, "volatile") && (form->space == PTX_SHARED || form->space == SPACE_GENERIC)) {
         op->flags |= OP_VOLATILE | OP_CONTROL;
     }

@@ -49,7 +49,7 @@ static struct mask both(struct mask a, struct mask b) {
     return (struct mask){a.low | b.low, a.high | b.high};
 }
 
-enum { HIT_RACE, HIT_SAME_VALUE, HIT_PAST };
+enum { HIT_RACE, HIT_SAME_VALUE, HIT_STALE, HIT_PAST, HITS };
 struct line_hit {
     uint64_t key;        /* of the first line that was hit: the table may grow under a pointer */
     uint32_t who, lanes; /* lanes 0: none */
@@ -61,13 +61,14 @@ struct toucher {
     struct cluster_race *memory;
     int what; /* PLAIN_WRITE ... */
     bool writes, strong, engine;
-    bool early; /* launches before may still run */
+    bool cached; /* ld.nc */
+    bool early;  /* launches before may still run */
     uint32_t who, stamp;
     const struct access *access; /* NULL: a block */
     uint32_t changed;            /* op->changes, once it was called */
     bool compared;
-    struct line_hit hits[3]; /* by HIT_RACE ... */
-    struct past_hit past;    /* of HIT_PAST */
+    struct line_hit hits[HITS]; /* by HIT_RACE ... */
+    struct past_hit past;       /* of HIT_PAST */
 };
 
 static bool toucher_begin(struct toucher *toucher, struct warp *warp, const struct op *op,
@@ -203,6 +204,18 @@ static void look_at_past(struct toucher *toucher, uint64_t key, struct mask byte
     }
 }
 
+/* A read through .nc of bytes that the kernel has written, in whatever order. */
+static void look_for_own_write(struct toucher *toucher, uint64_t key, const struct line *line,
+                               struct mask bytes, uint32_t lanes) {
+    for (int what = PLAIN_WRITE; what < TOUCHES; what += STRONG_WRITE - PLAIN_WRITE) {
+        const struct touched *written = &line->touched[what];
+        struct line_hit *hit = &toucher->hits[HIT_STALE];
+        if (written->who != 0 && overlap(written->bytes, bytes)) {
+            *hit = (struct line_hit){key, written->who, hit->lanes | lanes};
+        }
+    }
+}
+
 static void touch(struct toucher *toucher, uint64_t key, struct mask bytes, uint32_t lanes) {
     if (toucher->early) {
         look_at_past(toucher, key, bytes, lanes);
@@ -223,6 +236,9 @@ static void touch(struct toucher *toucher, uint64_t key, struct mask bytes, uint
     touched->mark = toucher->stamp;
     if (toucher->engine) {
         return;
+    }
+    if (toucher->cached) {
+        look_for_own_write(toucher, key, line, bytes, lanes);
     }
     look_for_race(toucher, key, &line->writers[0], true, bytes, lanes);
     look_for_race(toucher, key, &line->writers[1], true, bytes, lanes);
@@ -258,6 +274,13 @@ static void report_race(const struct toucher *toucher, enum finding_kind kind,
                                           .other_warp = other};
     char place[128];
     describe_address(toucher->warp, PTX_GLOBAL, detail.address, place, sizeof(place));
+    if (kind == FINDING_STALE_READ) {
+        report(toucher->warp, toucher->op, kind, hit->lanes, &detail,
+               "this read in the 128 bytes at %s goes through the read-only cache (__ldg, const "
+               "__restrict__), but the kernel has written these bytes: it may return old values",
+               place);
+        return;
+    }
     report(toucher->warp, toucher->op, kind, hit->lanes, &detail,
            "this %s in the 128 bytes at %s is not ordered with an earlier %s by warp %u of "
            "CTA %u",
@@ -267,8 +290,9 @@ static void report_race(const struct toucher *toucher, enum finding_kind kind,
 }
 
 static void toucher_end(const struct toucher *toucher) {
-    static const enum finding_kind KINDS[] = {FINDING_RACE, FINDING_RACE_SAME_VALUE};
-    for (int i = HIT_RACE; i <= HIT_SAME_VALUE; i++) {
+    static const enum finding_kind KINDS[] = {FINDING_RACE, FINDING_RACE_SAME_VALUE,
+                                              FINDING_STALE_READ};
+    for (int i = HIT_RACE; i <= HIT_STALE; i++) {
         if (toucher->hits[i].lanes != 0) {
             report_race(toucher, KINDS[i], &toucher->hits[i]);
         }
@@ -286,6 +310,7 @@ void race_global_access(struct warp *warp, const struct op *op, const struct acc
         return;
     }
     toucher.access = access;
+    toucher.cached = (op->flags & OP_CACHED) != 0;
     toucher.engine = access->agent != NULL || access->kind == ACCESS_ISSUE_WRITE ||
                      access->kind == ACCESS_ISSUE_READ;
     if (toucher.what == PLAIN_WRITE && (op->flags & OP_GIVES) != 0 && !toucher.engine &&

@@ -72,6 +72,9 @@ struct line *probe(const struct line_table *table, uint64_t key);
 /* The line, new if need be; NULL: there are too many. */
 struct line *table_line(struct line_table *table, uint64_t key);
 
+/* Of a launch; NULL: none. */
+const struct line_table *race_past_lines(const struct race_past *past);
+
 /* ---- programmatic.c -------------------------------------------------------------------------- */
 
 struct past_hit {

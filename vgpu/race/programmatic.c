@@ -36,6 +36,18 @@ void race_past_free(struct race_past *past) {
     }
 }
 
+const struct line_table *race_past_lines(const struct race_past *past) {
+    return past != NULL ? past->lines : NULL;
+}
+
+uint32_t race_past_size(const struct race_past *past) {
+    return past != NULL && past->lines != NULL ? past->lines->capacity : 0;
+}
+
+const struct kernel *race_past_kernel(const struct race_past *past) {
+    return past->kernel;
+}
+
 /* The lines of all must not fill the host's memory: the oldest are given up. */
 static void shorten(struct race_past *past) {
     uint32_t lines = 0, count = 0;

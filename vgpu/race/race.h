@@ -6,7 +6,7 @@
  *   shared.c  shared memory: race_begin, race_range or race_lanes, race_end
  *   cells.c   its shadow memory
  *   global.c  global memory by line, within a cluster and between clusters;  lines.c  its tables
- *   programmatic.c  global memory of launches that overlap
+ *   programmatic.c  global memory of launches that overlap;  overlap.c  of different streams
  */
 #ifndef VGPU_RACE_RACE_H
 #define VGPU_RACE_RACE_H
@@ -82,5 +82,27 @@ void race_end_launch(struct launch *launch);
  * both and launch->lines. NULL: no memory. */
 struct race_past *race_past_take(struct launch *launch);
 void race_past_free(struct race_past *past); /* with those before it; NULL: nothing */
+
+/* ---- launches of different streams: overlap.c ------------------------------------------------ */
+
+uint32_t race_past_size(const struct race_past *past); /* lines; NULL: none */
+const struct kernel *race_past_kernel(const struct race_past *past);
+
+struct ptx_instruction;
+struct race_access {
+    const struct kernel *kernel;
+    const struct ptx_instruction *in; /* NULL: not known */
+    bool wrote;
+};
+struct race_overlap {
+    uint64_t address; /* of a line of 128 bytes */
+    struct race_access first, second;
+};
+/* Whether accesses of two launches conflict, if nothing orders them; atomics do not. */
+bool race_past_meets(const struct race_past *a, const struct race_past *b,
+                     struct race_overlap *found);
+/* The same for a launch (`first`) and a copy that reads or writes [begin, end). */
+bool race_past_covers(const struct race_past *past, uint64_t begin, uint64_t end, bool written,
+                      struct race_overlap *found);
 
 #endif /* VGPU_RACE_RACE_H */

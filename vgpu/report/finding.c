@@ -31,6 +31,8 @@ static const struct {
                                "a value from uninitialised memory is stored or is an address"},
     [FINDING_UNINITIALISED_BRANCH] = {"uninitialised-branch", VGPU_WARNING,
                                       "a branch on a value from uninitialised memory"},
+    [FINDING_UNINITIALISED_PART] = {"uninitialised-part", VGPU_WARNING,
+                                    "a value is stored of which some bytes are uninitialised"},
     [FINDING_READ_ONLY] = {"read-only", VGPU_ERROR, "a write to memory that may only be read"},
     [FINDING_RACE] = {"race", VGPU_ERROR, "two accesses to shared memory that nothing orders"},
     [FINDING_RACE_SAME_VALUE] = {"race-same-value", VGPU_WARNING,
@@ -42,6 +44,11 @@ static const struct {
     [FINDING_RACE_PDL] = {"race-pdl", VGPU_ERROR,
                           "an access to global memory before griddepcontrol.wait that is not "
                           "ordered with one of an earlier kernel"},
+    [FINDING_RACE_STREAM] = {"race-stream", VGPU_ERROR,
+                             "two accesses to global memory by work of different streams that "
+                             "nothing orders"},
+    [FINDING_STALE_READ] = {"stale-read", VGPU_ERROR,
+                            "a read through the read-only cache of what the kernel has written"},
     [FINDING_PROXY_FENCE] = {"proxy-fence", VGPU_ERROR,
                              "an engine reads what was written without fence.proxy.async"},
     [FINDING_ASYNC_READ_EARLY] = {"async-read-early", VGPU_ERROR,
@@ -80,6 +87,7 @@ static const struct {
     [FINDING_RACE_UNCHECKED] = {"race-unchecked", VGPU_NOTE,
                                 "global memory that is not checked for races"},
     [FINDING_LAUNCH_LEFT_OUT] = {"launch-left-out", VGPU_NOTE, "launches that were not run"},
+    [FINDING_CALL] = {"call-failed", VGPU_WARNING, "a call of the host that did not do its work"},
 };
 
 const char *finding_name(enum finding_kind kind) {
@@ -201,7 +209,8 @@ static bool same_place(const vgpu_place *a, const vgpu_place *b) {
 
 /* Wherever the value was read: the first one is shown. */
 static bool is_uninitialised(enum finding_kind kind) {
-    return kind == FINDING_UNINITIALISED || kind == FINDING_UNINITIALISED_BRANCH;
+    return kind == FINDING_UNINITIALISED || kind == FINDING_UNINITIALISED_BRANCH ||
+           kind == FINDING_UNINITIALISED_PART;
 }
 
 /* The same line of the source, inlined at the same line; the same of the PTX where no other is
@@ -210,7 +219,8 @@ static bool same_finding(enum finding_kind kind, const vgpu_finding *a, const vg
     const bool same = same_place(&a->place, &b->place) && same_place(&a->inner[0], &b->inner[0]) &&
                       same_place(&a->callers[0], &b->callers[0]) &&
                       (a->place.file != NULL || a->ptx_line == b->ptx_line) &&
-                      strcmp(a->kernel, b->kernel) == 0;
+                      strcmp(a->kernel, b->kernel) == 0 &&
+                      (a->kernel[0] != '\0' || strcmp(a->text, b->text) == 0);
     return same && (is_uninitialised(kind) ||
                     (same_place(&a->other, &b->other) &&
                      (a->other.file != NULL || a->other_ptx_line == b->other_ptx_line)));
@@ -457,6 +467,25 @@ void report_kernel(vgpu *gpu, const struct kernel *kernel, const struct ptx_inst
     if (!is_suppressed(gpu, &shown)) {
         gpu->findings->kinds |= 1ULL << kind;
         merge_one(gpu, kind, &shown);
+    }
+}
+
+void report_call(vgpu *gpu, const char *format, ...) {
+    char text[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    const vgpu_finding shown = {.kind = finding_name(FINDING_CALL),
+                                .severity = finding_severity(FINDING_CALL),
+                                .kernel = "",
+                                .space = "",
+                                .count = 1,
+                                .seed = gpu->config.seed,
+                                .async = gpu->config.async,
+                                .text = text};
+    if (!is_suppressed(gpu, &shown)) {
+        merge_one(gpu, FINDING_CALL, &shown);
     }
 }
 

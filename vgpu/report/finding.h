@@ -15,6 +15,7 @@ enum finding_kind {
     FINDING_WRONG_SPACE,
     FINDING_UNINITIALISED,        /* an address or a value stored to global memory is poison */
     FINDING_UNINITIALISED_BRANCH, /* warning */
+    FINDING_UNINITIALISED_PART,   /* warning: some bytes of a value that is copied */
     FINDING_READ_ONLY,            /* a write to .const, .param or through .nc */
     /* races */
     FINDING_RACE,
@@ -22,6 +23,8 @@ enum finding_kind {
     FINDING_RACE_WARP /* warning: lanes of one warp without __syncwarp */,
     FINDING_RACE_GLOBAL,
     FINDING_RACE_PDL /* with an earlier launch, before griddepcontrol.wait */,
+    FINDING_RACE_STREAM /* between launches and copies of different streams */,
+    FINDING_STALE_READ /* through .nc, of what the kernel has written */,
     FINDING_PROXY_FENCE,
     FINDING_ASYNC_READ_EARLY /* read before completion */,
     FINDING_ASYNC_OVERWRITE /* written while an engine reads or writes it */,
@@ -54,6 +57,7 @@ enum finding_kind {
     /* of the checks themselves */
     FINDING_RACE_UNCHECKED,
     FINDING_LAUNCH_LEFT_OUT,
+    FINDING_CALL /* warning: a call of the host failed */,
     FINDING_KIND_COUNT
 };
 
@@ -81,5 +85,8 @@ bool report_again(struct warp *warp, const struct op *op, enum finding_kind kind
 void report_kernel(vgpu *gpu, const struct kernel *kernel, const struct ptx_instruction *in,
                    enum finding_kind kind, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
+
+/* For what has no kernel: a call of the host that failed. */
+void report_call(vgpu *gpu, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif /* VGPU_REPORT_FINDING_H */

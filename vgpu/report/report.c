@@ -35,6 +35,10 @@ double cost_each(uint64_t amount, const struct cost *cost) {
 
 /* "src/a.cu:12:5", without line information "PTX:345". */
 static void print_place(FILE *out, const vgpu_place *place, uint32_t ptx_line) {
+    if (place->file == NULL && ptx_line == 0) {
+        fprintf(out, "host");
+        return;
+    }
     if (place->file == NULL) {
         fprintf(out, "PTX:%" PRIu32, ptx_line);
         return;
@@ -82,6 +86,9 @@ static void print_finding(FILE *out, const vgpu_finding *finding) {
     print_place(out, &finding->place, finding->ptx_line);
     fprintf(out, ": %s: %s: %s\n", severity_name(finding->severity), finding->kind, finding->text);
     print_chain(out, "    ", &finding->place, finding->inner, finding->callers);
+    if (finding->kernel[0] == '\0') {
+        return;
+    }
     fprintf(out, "    in kernel %s, PTX line %" PRIu32,
             vgpu_readable_name(finding->kernel, kernel, sizeof kernel), finding->ptx_line);
     if (finding->lanes != 0) {
@@ -90,7 +97,7 @@ static void print_finding(FILE *out, const vgpu_finding *finding) {
         fprintf(out, ", warp %" PRIu32 ", lanes 0x%08" PRIx32, finding->warp, finding->lanes);
     }
     fprintf(out, "\n");
-    if (finding->space != NULL && finding->space[0] != '\0') {
+    if (finding->space != NULL && finding->space[0] != '\0' && finding->bytes != 0) {
         fprintf(out, "    %" PRIu32 " bytes at %s address 0x%" PRIx64 "\n", finding->bytes,
                 finding->space, finding->address);
     }

@@ -30,12 +30,12 @@ struct host_node { /* cudaHostNodeParams */
 };
 
 /* A stream that captures into the graph until node_end. */
-static int node_begin(void *graph, void **stream) {
+static int node_begin(void *graph, void *const *dependencies, size_t count, void **stream) {
     int code = rt_ready();
     code = code == RT_SUCCESS ? rt_driver.cuStreamCreate(stream, 1) : code;
     if (code == RT_SUCCESS) {
-        code =
-            rt_driver.cuStreamBeginCaptureToGraph(*stream, graph, NULL, NULL, 0, CAPTURE_RELAXED);
+        code = rt_driver.cuStreamBeginCaptureToGraph(*stream, graph, dependencies, NULL, count,
+                                                     CAPTURE_RELAXED);
     }
     return rt_keep(code);
 }
@@ -63,8 +63,7 @@ static int node_end(void *graph, void *stream, int code, const void **node) {
     RT int name(const void **node, void *graph, void *const *dependencies, size_t count,           \
                 __VA_ARGS__) {                                                                     \
         void *stream = NULL;                                                                       \
-        (void)dependencies, (void)count;                                                           \
-        const int code = node_begin(graph, &stream);                                               \
+        const int code = node_begin(graph, dependencies, count, &stream);                          \
         return code != RT_SUCCESS ? code : node_end(graph, stream, (call), node);                  \
     }
 
@@ -244,6 +243,7 @@ RT int cudaGraphAddDependencies(void *graph, const void *const *from, const void
     for (size_t i = 0; i < count && code == RT_SUCCESS; i++) {
         code = place_of(from[i], nodes, all) < place_of(to[i], nodes, all) ? RT_SUCCESS
                                                                            : RT_NOT_SUPPORTED;
+        code = code == RT_SUCCESS ? rt_driver.vgpuGraphDepend(graph, from[i], to[i]) : code;
     }
     free(nodes);
     return rt_keep(code);

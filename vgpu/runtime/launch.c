@@ -56,9 +56,10 @@ static int launch(const struct rt_driver_config *config, const void *kernel, voi
     int code = rt_ready();
     code = code == RT_SUCCESS ? rt_function(kernel, &function) : code;
     if (code != RT_SUCCESS) {
-        return rt_keep(code);
+        return rt_keep_in("cudaLaunchKernel", code);
     }
     code = rt_driver.cuLaunchKernelEx(config, function, arguments, NULL);
+    rt_keep_in("cudaLaunchKernel", code);
     return rt_keep(code == RT_INVALID_VALUE ? RT_INVALID_CONFIGURATION : code);
 }
 

@@ -66,15 +66,23 @@ static char *ptx_of(const struct program *program, char *why, size_t why_size) {
         return fatbin_ptx(program->fatbin, SIZE_MAX, rt_arch(), why, why_size);
     }
     char *all = NULL;
+    bool left_out = false;
     for (const void *const *part = program->parts; *part != NULL; part++) {
         char *ptx = fatbin_ptx(*part, SIZE_MAX, rt_arch(), why, why_size);
-        char *more = ptx != NULL ? ptx_join(all, ptx, why, why_size) : NULL;
+        if (ptx == NULL) { /* the device runtime of the toolkit has no PTX for most GPUs */
+            left_out = true;
+            continue;
+        }
+        char *more = ptx_join(all, ptx, why, why_size);
         free(ptx);
         free(all);
         all = more;
         if (all == NULL) {
             return NULL;
         }
+    }
+    if (all != NULL && left_out) {
+        rt_say("a module of the program is left out: %s", why);
     }
     return all;
 }

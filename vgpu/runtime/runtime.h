@@ -121,6 +121,9 @@ struct rt_driver_config { /* CUlaunchConfig */
     X(cuGraphExecUpdate, (void *, void *, void *))                                                 \
     X(vgpuGraphConditionalHandle, (uint64_t *, unsigned))                                          \
     X(vgpuGraphAddConditional, (const void **, void *, uint64_t, int, unsigned, void *))           \
+    X(vgpuCallFailed, (const char *, int))                                                         \
+    X(vgpuCallsSeen, (void))                                                                       \
+    X(vgpuGraphDepend, (void *, const void *, const void *))                                       \
     X(vgpuGraphExecNodeReplace, (void *, const void *, void *))                                    \
     X(cuGraphInstantiate, (void **, void *, unsigned long long))                                   \
     X(cuGraphLaunch, (void *, void *))                                                             \
@@ -160,8 +163,10 @@ void rt_driver_leave(const bool *before);
 int rt_start(void);
 int rt_started(void);
 int rt_arch(void); /* of the GPU: 90 */
-/* Keeps a code that is not success as this thread's last error; returns the code. */
-int rt_keep(int code);
+/* Keeps a code that is not success as this thread's last error, and reports it if the function does
+ * work; returns the code. */
+int rt_keep_in(const char *call, int code);
+#define rt_keep(code) rt_keep_in(__func__, code)
 /* One sentence on stderr: what the code alone does not say. */
 void rt_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Gives the context back; the next call of any thread retains a new one. */

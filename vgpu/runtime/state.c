@@ -36,9 +36,23 @@ void rt_say(const char *format, ...) {
     va_end(arguments);
 }
 
-int rt_keep(int code) {
+/* Calls whose failure means that work was not done; others are made to ask. */
+static bool does_work(const char *call) {
+    static const char *const CALLS[] = {"cudaLaunch", "cudaMemcpy", "cudaMemset", "cudaFree"};
+    for (size_t i = 0; i < sizeof CALLS / sizeof CALLS[0]; i++) {
+        if (strncmp(call, CALLS[i], strlen(CALLS[i])) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+int rt_keep_in(const char *call, int code) {
     if (code != RT_SUCCESS) {
         last_error = code;
+    }
+    if (code != RT_SUCCESS && does_work(call) && rt_driver.vgpuCallFailed != NULL) {
+        rt_driver.vgpuCallFailed(call, code);
     }
     return code;
 }
@@ -139,13 +153,22 @@ int rt_reset(void) {
 /* ---- errors ---------------------------------------------------------------------------------- */
 
 /* A kernel's fault stays: every call answers it, this one too. */
+/* The program asks for the error. */
+static void note_seen(int code) {
+    if (code != RT_SUCCESS && rt_driver.vgpuCallsSeen != NULL) {
+        rt_driver.vgpuCallsSeen();
+    }
+}
+
 RT int cudaGetLastError(void) {
     const int code = last_error;
     last_error = RT_SUCCESS;
+    note_seen(code);
     return code;
 }
 
 RT int cudaPeekAtLastError(void) {
+    note_seen(last_error);
     return last_error;
 }
 

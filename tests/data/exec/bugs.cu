@@ -123,5 +123,13 @@ int main(int argc, char **argv) {
     } else if (strncmp(bug, "image", 5) == 0) {
         images(y, bug[5] - '0');
     }
+    if (strcmp(bug, "host1") == 0) {
+        cudaFree(x);
+        cudaFree(x); // a second time
+    } else if (strcmp(bug, "host2") == 0) {
+        race<<<1, 64, 100000>>>(x); // more shared memory than the kernel may have
+    } else if (strcmp(bug, "host3") == 0) {
+        cudaMemset(x, 0, 101 * sizeof *x);
+    }
     return cudaDeviceSynchronize() == cudaSuccess ? 0 : 3;
 }
