@@ -104,7 +104,7 @@ def close(found, expected, dtype=torch.float32):
 
 
 PADDINGS = [None, "left", "right"]
-FORM = {None: {"all keys"}, "left": {"runs"}, "right": {"used_kv"}}
+FORM = {None: {"none"}, "left": {"runs"}, "right": {"used_kv"}}
 
 
 @pytest.mark.parametrize("padding", PADDINGS)
