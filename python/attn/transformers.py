@@ -33,6 +33,8 @@ from .torch import Replacement, _any_autocast, _is_compiling, _is_tracing, _rows
 __all__ = ["Structure", "register", "seen"]
 
 Tensor = torch.Tensor
+NO_WEIGHTS = ("attn.transformers: output_attentions=True, but attention weights are never stored; "
+              'attn_implementation="eager" has them')
 _seen = Replacement()
 _fallback = True
 _sinks = WeakIdKeyDictionary()  # by the model's parameter: its state, and _sink() of that
@@ -277,6 +279,8 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
     rows, structure, bias, softcap = query.shape[2], None, position_bias, softcap or 0.0
     causal, left, right, mask, used_kv, padding = None, -1, -1, None, None, None
     plain = not (_is_compiling() or _is_tracing()) and type(query) in PLAIN
+    if others.get("output_attentions") and plain:
+        warnings.warn(NO_WEIGHTS, stacklevel=2)
     if type(attention_mask) is Dense:
         attention_mask = attention_mask.tensor
     if cache is not None:
@@ -300,6 +304,10 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
             if out is not None:
                 _seen.calls += 1
                 return out, None
+    if query.shape[0] != key.shape[0]:  # broadcast, as by torch.matmul
+        batch = max(query.shape[0], key.shape[0])
+        query, key, value = (x if x.shape[0] == batch else
+                             x.expand(batch, -1, -1, -1).contiguous() for x in (query, key, value))
     training = needs_gradient(query, key, value, position_bias, attention_mask, s_aux)
     if structure is not None:
         left, right = structure.window

@@ -319,6 +319,23 @@ def test_a_mask_of_one_query_or_one_sequence_is_broadcast():
             x, x[:, :, 5:], x[:, :, 5:]).transpose(1, 2))
 
 
+def test_queries_of_one_sequence_are_broadcast():
+    """To all batches of keys: the projector of Granite Speech."""
+    q, (k, v) = torch.randn(1, 2, 3, 16, requires_grad=True), torch.randn(2, 5, 2, 7, 16)
+    found = attn.transformers.attention_forward(torch.nn.Module(), q, k, v, None)[0]
+    expected = torch.nn.functional.scaled_dot_product_attention(q.expand(5, -1, -1, -1), k, v)
+    close(found, expected.transpose(1, 2))
+    close(*(torch.autograd.grad(out.square().sum(), q)[0] for out in (found, expected)))
+
+
+def test_no_weights_are_announced():
+    attn.transformers.register()
+    x = torch.zeros(1, 2, 3, 8)
+    with pytest.warns(UserWarning, match="output_attentions"):
+        attn.transformers.attention_forward(torch.nn.Module(), x, x, x, None,
+                                            output_attentions=True)
+
+
 def test_continuous_batching():
     """transformers has it for the names that it knows: register("sdpa"). Its cache gives the keys,
     its mask separates the sequences."""
