@@ -395,7 +395,7 @@ def mask_function(batch_size: int, q_length: Any = None, kv_length: int = 0, q_o
         if not torch.compiler.is_compiling():
             tensor.structure = mask
         return tensor
-    if mask.plain and not pattern.causal:
+    if mask.plain and (not pattern.causal or (rows == 1 and mask.end == kv_length)):
         return None
     if mask.plain and isinstance(shift, int) and (shift == 0 or rows == 1):
         mask.causal = "top-left" if rows > 1 else None  # the same; what most calls ask for
