@@ -377,7 +377,7 @@ def mask_function(batch_size: int, q_length: Any = None, kv_length: int = 0, q_o
     if pattern is None:
         return dense() if rows == 1 else Dense(dense(), dtype)
     skip = allow_is_causal_skip if pattern.causal else allow_is_bidirectional_skip
-    if not skip and rows > 1:  # the model will compute with it
+    if not skip and (rows > 1 or not pattern.causal):  # the model will compute with it
         return Dense(dense(), dtype)
     shift = (q_offset if cache_position is None else cache_position[0]) - kv_offset
     if isinstance(shift, Tensor) and skip and _readable():

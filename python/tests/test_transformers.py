@@ -237,6 +237,7 @@ LATENT = {**SMALL, "q_lora_rank": 16, "kv_lora_rank": 32, "qk_rope_head_dim": 16
           "first_k_dense_replace": 1, "mlp_layer_types": ["dense", "sparse"]}
 OTHERS = {
     "BloomModel": {**SMALL, "n_layer": 2, "n_head": 4},  # adds the mask itself
+    "VisualBertModel": {**SMALL, "visual_embedding_dim": 20},  # so does this, a mask of one row
     "AlignTextModel": SMALL,   # no is_causal, and no mask
     "Aimv2TextModel": SMALL,   # is_causal=False, and a causal mask
     "DeepseekV3Model": LATENT,
