@@ -2,42 +2,130 @@
 """A mask of Hugging Face transformers as what it consists of: causal, window, padding, used keys.
 
 transformers asks mask_function() for a mask once per forward pass and hands what comes back to all
-layers. None is "causal or full, as the module says"; a Structure is anything that the library has
-options for; a pattern that is not recognised (chunks, packed sequences, image blocks) is a dense
-tensor, made by transformers.
+layers. None hides nothing. A Structure is anything that the library has options for, also a mask
+that is causal and no more: layers that do not know whether they are causal, or compute with the
+mask themselves, are then right too. A pattern that is not recognised (chunks, packed sequences,
+image blocks) is Dense: a tensor made by transformers.
 
 Invariant: a Structure means what the dense tensor would have meant for every row. Code of a model
-that computes with masks fails on it; it never gets another mask.
+that computes with a mask gets the tensor that it adds to its scores under eager attention.
 """
 
 from __future__ import annotations
 
 import functools
+import operator
 from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 import torch
 import torch.nn.functional
+from torch.utils._pytree import tree_map_only
 
 Tensor = torch.Tensor
 
 
-class Structure:
+class Mask:
+    """What a layer computes with it, other than attention, it computes with additive()."""
+
+    ndim = 4
+    _added: Optional[Tensor] = None
+
+    def __init__(self, shape: Tuple[int, int, int, int], dtype: torch.dtype) -> None:
+        self.shape, self.dtype = shape, dtype
+
+    def _boolean(self) -> Tensor:
+        raise NotImplementedError
+
+    def _moved(self, move: Callable[[Any], Any], device: torch.device) -> Mask:
+        raise NotImplementedError
+
+    def additive(self) -> Tensor:
+        """As eager_mask of transformers: 0 is visible, the smallest number is not."""
+        if self._added is None:
+            seen = self._boolean()
+            zero = torch.zeros((), dtype=self.dtype, device=seen.device)
+            self._added = torch.where(seen, zero, torch.finfo(self.dtype).min).expand(self.shape)
+        return self._added
+
+    def to(self, *to: Any, **named: Any) -> Any:
+        """On another device, as accelerate asks for it; of another dtype, additive()."""
+        device = named.get("device", to[0] if to else None)
+        if (len(to) > 1 or named.keys() - {"device", "non_blocking"}
+                or not isinstance(device, (str, int, torch.device))):
+            return self.additive().to(*to, **named)
+        return self._moved(lambda x: x.to(*to, **named) if isinstance(x, Tensor) else x,
+                           torch.device(device))
+
+    def contiguous(self) -> Mask:
+        """As generate() asks of a mask that it made."""
+        return self
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, arguments: Any = (),
+                           named: Any = None) -> Any:
+        arguments, named = tree_map_only(Mask, Mask.additive, (arguments, named or {}))
+        return function(*arguments, **named)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "structure" or not hasattr(torch.Tensor, name):
+            raise AttributeError(name)
+        return getattr(self.additive(), name)
+
+
+_OPERATORS = ("add", "sub", "mul", "truediv", "eq", "ne", "lt", "le", "gt", "ge", "getitem")
+
+
+def _operator(name: str, reflected: bool = False) -> Callable[..., Any]:
+    function = getattr(operator, name)
+
+    def method(self: Mask, other: Any) -> Any:
+        mask = self.additive()
+        return function(other, mask) if reflected else function(mask, other)
+    return method
+
+
+for _name in _OPERATORS:
+    setattr(Mask, f"__{_name}__", _operator(_name))
+for _name in _OPERATORS[:4]:
+    setattr(Mask, f"__r{_name}__", _operator(_name, reflected=True))
+setattr(Mask, "__hash__", object.__hash__)
+
+
+class Dense(Mask):
+    """tensor: boolean, True is visible."""
+
+    def __init__(self, tensor: Tensor, dtype: torch.dtype) -> None:
+        super().__init__(tuple(tensor.shape), dtype)
+        self.tensor = tensor
+
+    def __repr__(self) -> str:
+        return f"<mask {self.shape}: dense>"
+
+    def _boolean(self) -> Tensor:
+        return self.tensor
+
+    def _moved(self, move: Callable[[Any], Any], device: torch.device) -> Dense:
+        return Dense(move(self.tensor), self.dtype)
+
+
+class Structure(Mask):
     """Keys from `end` on are seen by no query. shift: query i has the position of key i + shift;
     reach: where that is a tensor, how many keys the last query sees, for each sequence. keys: which
     exist, (batch, end), where some do not. The same by numbers where that is possible: used_kv, how
     many from the first one on; or runs on the host, the first key of each sequence and how many
     follow."""
 
-    ndim = 4
-
     def __init__(self, shape: Tuple[int, int, int, int], causal: Optional[str],
                  window: Tuple[int, int], shift: Union[int, Tensor], end: int,
                  reach: Optional[Tensor] = None, keys: Optional[Tensor] = None,
-                 used_kv: Optional[Tensor] = None, runs: Optional[Tuple[Any, Any]] = None) -> None:
-        self.shape, self.causal, self.window, self.shift = shape, causal, window, shift
-        self.end, self.reach, self.keys = end, reach, keys
-        self.used_kv, self.runs = used_kv, runs
+                 used_kv: Optional[Tensor] = None, runs: Optional[Tuple[Any, Any]] = None,
+                 place: Optional[torch.device] = None,
+                 dtype: torch.dtype = torch.float32) -> None:
+        super().__init__(shape, dtype)
+        self.causal, self.window, self.shift, self.end = causal, window, shift, end
+        self.reach, self.keys, self.used_kv, self.runs = reach, keys, used_kv, runs
+        self.place = place
         self.made: Dict[Tuple[int, ...], Any] = {}  # boundaries(), by the first layer that asks
 
     def __repr__(self) -> str:
@@ -48,16 +136,13 @@ class Structure:
                   "keys" if self.keys is not None else "all keys"]
         return f"<mask {self.shape}: {', '.join(parts)}>"
 
-    def to(self, device: Any, non_blocking: bool = False) -> Structure:
-        """On another device, as accelerate asks for it."""
-        def moved(x: Any) -> Any:
-            return x.to(device, non_blocking=non_blocking) if isinstance(x, Tensor) else x
-        return Structure(self.shape, self.causal, self.window, moved(self.shift), self.end,
-                         moved(self.reach), moved(self.keys), moved(self.used_kv), self.runs)
+    def _boolean(self) -> Tensor:
+        return self.dense(self.shape[2], self.shape[3], self.place)
 
-    def contiguous(self) -> Structure:
-        """As generate() asks of a mask that it made."""
-        return self
+    def _moved(self, move: Callable[[Any], Any], device: torch.device) -> Structure:
+        return Structure(self.shape, self.causal, self.window, move(self.shift), self.end,
+                         move(self.reach), move(self.keys), move(self.used_kv), self.runs, device,
+                         self.dtype)
 
     def options(self) -> Tuple[Optional[str], Optional[Tensor], Optional[Tensor]]:
         """causal, mask and used_kv of a call that does not take runs."""
@@ -82,7 +167,12 @@ class Structure:
             self.made[key] = cu_q, cu_kv, used_kv[:-1]
         return self.made[key]
 
-    def dense(self, rows: int, keys: int, device: torch.device) -> Tensor:
+    @property
+    def plain(self) -> bool:
+        """Nothing but causal or full."""
+        return self.keys is None and self.reach is None and self.window == (-1, -1)
+
+    def dense(self, rows: int, keys: int, device: Optional[torch.device]) -> Tensor:
         """As a boolean tensor that broadcasts to (batch, heads, rows, keys)."""
         i = torch.arange(rows, device=device)[:, None] + self.shift
         j = torch.arange(keys, device=device)[None, :]
@@ -94,6 +184,8 @@ class Structure:
             seen = seen & (j >= i - left)
         if right >= 0:
             seen = seen & (j <= i + right)
+        if keys > self.end:
+            seen = seen & (j < self.end)
         if self.keys is None:
             return seen
         exist = torch.nn.functional.pad(self.keys, (0, keys - self.keys.shape[1]))
@@ -228,9 +320,13 @@ def _place_padding(mask: Structure, keys: Tensor, last: int) -> None:
 
 # ---- the function that transformers calls ------------------------------------------------------
 
+# Their layers append keys, and to a mask that is a torch.Tensor what is visible of these.
+_LONGER = frozenset(("deepseek_v4",))
+
 
 def _structure(pattern: _Pattern, batch: int, rows: int, length: int, shift: Union[int, Tensor],
-               keys: Optional[Tensor]) -> Optional[Structure]:
+               keys: Optional[Tensor], place: Optional[torch.device] = None,
+               dtype: torch.dtype = torch.float32) -> Optional[Structure]:
     """shift: a tensor stays one, and so does what depends on it: a compiled graph serves all its
     values. None: a diagonal that the library does not have."""
     causal, left, right = pattern
@@ -243,7 +339,7 @@ def _structure(pattern: _Pattern, batch: int, rows: int, length: int, shift: Uni
         left = -1 if left >= shift + rows - 1 else left
         right = -1 if right >= length - 1 - shift else right
     mask = Structure((batch, 1, rows, length), "bottom-right" if causal else None, (left, right),
-                     shift, end)
+                     shift, end, place=place, dtype=dtype)
     if causal and not known:
         mask.reach = (shift + rows).to(torch.int32).reshape(1).expand(batch).contiguous()
     if keys is not None:
@@ -261,10 +357,12 @@ def mask_function(batch_size: int, q_length: Any = None, kv_length: int = 0, q_o
                   allow_is_causal_skip: bool = True, allow_is_bidirectional_skip: bool = False,
                   cache_position: Optional[Tensor] = None, **others: Any) -> Any:
     """As sdpa_mask of transformers; cache_position is what 4.x passes for q_length and q_offset."""
-    if isinstance(attention_mask, Structure):  # made before, by generate()
+    if isinstance(attention_mask, Mask):  # made before, by generate()
         return attention_mask
 
-    def dense() -> Any:
+    dtype = others.get("dtype", torch.float32)
+
+    def dense() -> Tensor:
         place = {"q_length": q_length, "q_offset": q_offset} if cache_position is None else \
             {"cache_position": cache_position}
         return _of.dense(
@@ -272,29 +370,33 @@ def mask_function(batch_size: int, q_length: Any = None, kv_length: int = 0, q_o
             mask_function=mask_function, attention_mask=attention_mask,
             allow_is_causal_skip=False, allow_is_bidirectional_skip=False, **place, **others)
 
+    if getattr(others.get("config"), "model_type", None) in _LONGER:
+        return Dense(dense(), dtype).additive()
     pattern = _pattern(mask_function)
     rows = q_length if cache_position is None else cache_position.shape[0]
     if pattern is None:
-        return dense()
+        return dense() if rows == 1 else Dense(dense(), dtype)
     skip = allow_is_causal_skip if pattern.causal else allow_is_bidirectional_skip
-    if not skip and rows > 1:  # the model will compute with it
-        return dense()
+    if not skip and (rows > 1 or not pattern.causal):  # the model will compute with it
+        return Dense(dense(), dtype)
     shift = (q_offset if cache_position is None else cache_position[0]) - kv_offset
     if isinstance(shift, Tensor) and skip and _readable():
         shift = int(shift)
     keys = attention_mask
     if keys is not None and kv_offset:
         keys = keys[:, kv_offset:]
-    mask = _structure(pattern, batch_size, rows, kv_length, shift, keys)
+    near = keys if cache_position is None else cache_position
+    place = others.get("device", None if near is None else near.device)
+    mask = _structure(pattern, batch_size, rows, kv_length, shift, keys, place, dtype)
     if mask is None:
-        return dense()
+        return dense() if rows == 1 else Dense(dense(), dtype)
     if not skip:  # one row: the tensor is small, and who passes it on passes on its structure
         tensor = dense().contiguous()  # generate() asks for that, and keeps the object then
         if not torch.compiler.is_compiling():
             tensor.structure = mask
         return tensor
-    if mask.keys is None and mask.window == (-1, -1) and (
-            not pattern.causal or (isinstance(shift, int)
-                                   and (shift == 0 or (rows == 1 and mask.end == kv_length)))):
+    if mask.plain and (not pattern.causal or (rows == 1 and mask.end == kv_length)):
         return None
+    if mask.plain and isinstance(shift, int) and (shift == 0 or rows == 1):
+        mask.causal = "top-left" if rows > 1 else None  # the same; what most calls ask for
     return mask

@@ -16,7 +16,7 @@ raises attn.Unsupported (register(fallback=False)). What both compute is the sam
 from __future__ import annotations
 
 import warnings
-from typing import Any, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 import torch
 import torch.nn.functional
@@ -27,12 +27,14 @@ from ._attention import attention
 from ._autograd import NO_GRADIENT, attention_lse, needs_gradient, train
 from ._fast import DTYPES, MODEL, PLAIN, forward, key_rows
 from ._library import InvalidArgument, Unsupported
-from ._masks import Structure, learn, mask_function
+from ._masks import Dense, Structure, learn, mask_function
 from .torch import Replacement, _any_autocast, _is_compiling, _is_tracing, _rows
 
 __all__ = ["Structure", "register", "seen"]
 
 Tensor = torch.Tensor
+NO_WEIGHTS = ("attn.transformers: output_attentions=True, but attention weights are never stored; "
+              'attn_implementation="eager" has them')
 _seen = Replacement()
 _fallback = True
 _sinks = WeakIdKeyDictionary()  # by the model's parameter: its state, and _sink() of that
@@ -218,21 +220,83 @@ def _sink(s_aux: Tensor, plain: bool, training: bool) -> Tensor:
     return known[1]
 
 
+def _continued(module: torch.nn.Module, key: Tensor, value: Tensor, mask: Any, cache: Any,
+               step: Dict[str, Any]) -> Tuple[Tensor, Tensor]:
+    """All keys and values of a step of continuous batching, whose mask separates the sequences."""
+    if mask is None or step.get("block_table") is not None:
+        raise Unsupported("continuous batching for flash attention, expected for sdpa")
+    return cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=step)
+
+
+def _selected(module: torch.nn.Module, mask: Any, indices: Optional[Tensor],
+              blocks: Optional[Tensor], query: Tensor, key: Tensor) -> Tensor:
+    """The mask without the keys that an indexer did not choose for a query: indices (batch, rows,
+    chosen), or blocks of keys (batch, groups, rows, chosen); -1 is none. For eager attention the
+    layer itself does this."""
+    (batch, heads, rows, _), length = query.shape, key.shape[2]
+    chosen, size = (indices.unsqueeze(1), 1) if blocks is None else \
+        (blocks, module.indexer.block_size)
+    count = -(-length // size)
+    chosen = torch.where((chosen < 0) | (chosen >= count), count, chosen).long()
+    seen = torch.zeros(*chosen.shape[:3], count + 1, dtype=torch.bool, device=query.device)
+    seen = seen.scatter(-1, chosen, True)[..., :count]
+    if size > 1:
+        seen = seen.repeat_interleave(size, -1)[..., :length]
+    if seen.shape[1] not in (1, heads):
+        seen = seen.repeat_interleave(heads // seen.shape[1], 1)
+    if mask is None:
+        mask = torch.ones(rows, length, dtype=torch.bool,
+                          device=query.device).tril(length - rows)
+    elif type(mask) is Structure or hasattr(mask, "structure"):
+        mask = getattr(mask, "structure", mask).dense(rows, length, query.device)
+    if mask.dtype == torch.bool:
+        return seen & mask[..., :length]
+    return mask[..., :length].masked_fill(~seen, torch.finfo(mask.dtype).min)
+
+
+def _placed(mask: Structure, query: Tensor, key: Tensor,
+            value: Tensor) -> Tuple[Tensor, Tensor]:
+    """The keys and values that a mask is about; InvalidArgument if it is one of others."""
+    (_, _, expected, most), end = mask.shape, mask.end
+    rows, length = query.shape[2], key.shape[2]
+    full = mask.causal is None and mask.window == NO_WINDOW
+    if full and mask.keys is None and end == most:  # nothing to place
+        return key, value
+    if not (rows == expected or (full and expected == 1)) or not end <= length <= most:
+        raise InvalidArgument(f"the mask is one of {expected} queries and {most} keys, the layer "
+                              f"has {rows} and {length}")
+    return (key, value) if length == end else (key[:, :, :end], value[:, :, :end])
+
+
 def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor,
                       attention_mask: Any, dropout: float = 0.0, scaling: Optional[float] = None,
                       is_causal: Optional[bool] = None, softcap: Optional[float] = None,
                       s_aux: Optional[Tensor] = None, position_bias: Optional[Tensor] = None,
-                      **others: Any) -> Tuple[Tensor, None]:
-    """As sdpa_attention_forward of transformers. Without a mask is_causal (or the module's) holds;
-    a mask says everything, as it does for eager attention."""
+                      indices: Optional[Tensor] = None, block_indices: Optional[Tensor] = None,
+                      cache: Any = None, **others: Any) -> Tuple[Tensor, None]:
+    """As eager attention of transformers: the mask says everything, and None hides nothing, unless
+    the call says is_causal=True. (sdpa asks the module then, and not all modules are right.)"""
     rows, structure, bias, softcap = query.shape[2], None, position_bias, softcap or 0.0
     causal, left, right, mask, used_kv, padding = None, -1, -1, None, None, None
     plain = not (_is_compiling() or _is_tracing()) and type(query) in PLAIN
+    if others.get("output_attentions") and plain:
+        warnings.warn(NO_WEIGHTS, stacklevel=2)
+    if type(attention_mask) is Dense:
+        attention_mask = attention_mask.tensor
+    if cache is not None:
+        key, value = _continued(module, key, value, attention_mask, cache, others)
+    if indices is not None or block_indices is not None:
+        attention_mask = _selected(module, attention_mask, indices, block_indices, query, key)
     if attention_mask is None:
-        if rows > 1 and (getattr(module, "is_causal", True) if is_causal is None else is_causal):
+        if rows > 1 and is_causal:
             causal = "top-left"
             if key.shape[2] > rows:  # a cache with room for more
                 key, value = key[:, :, :rows], value[:, :, :rows]
+    elif type(attention_mask) is Structure or hasattr(attention_mask, "structure"):
+        structure = getattr(attention_mask, "structure", attention_mask)
+        key, value = _placed(structure, query, key, value)
+        causal = structure.causal
+    if attention_mask is None or (structure is not None and structure.plain):
         if plain and bias is s_aux is None and not (dropout or _any_autocast()):
             # Nearly every step of generate(). What it leaves is looked at below.
             out = forward(query, key, value, causal, scaling, None, None, MODEL, True, None, None,
@@ -240,19 +304,19 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
             if out is not None:
                 _seen.calls += 1
                 return out, None
+    if query.shape[0] != key.shape[0]:  # broadcast, as by torch.matmul
+        batch = max(query.shape[0], key.shape[0])
+        query, key, value = (x if x.shape[0] == batch else
+                             x.expand(batch, -1, -1, -1).contiguous() for x in (query, key, value))
     training = needs_gradient(query, key, value, position_bias, attention_mask, s_aux)
-    if type(attention_mask) is Structure or hasattr(attention_mask, "structure"):
-        structure = getattr(attention_mask, "structure", attention_mask)
-        (_, _, expected, most), end, length = structure.shape, structure.end, key.shape[2]
-        if rows != expected or not end <= length <= most:
-            raise InvalidArgument(f"the mask is one of {expected} queries and {most} keys, the "
-                                  f"layer has {rows} and {length}")
-        if length > end:
-            key, value = key[:, :, :end], value[:, :, :end]
+    if structure is not None:
         left, right = structure.window
-        if (structure.runs is not None and plain and bias is None and query.numel()
+        if structure.keys is not None and structure.shape[0] != query.shape[0]:  # broadcast
+            causal, left, right = None, -1, -1
+            mask = structure.dense(rows, key.shape[2], query.device)
+        elif (structure.runs is not None and plain and bias is None and query.numel()
                 and not training):
-            causal, padding = structure.causal, structure
+            padding = structure
         else:  # a bias counts keys from the first one on, so that none may be left out
             causal, mask, used_kv = structure.options()
     elif attention_mask is not None:

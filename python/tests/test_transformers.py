@@ -12,6 +12,7 @@ pytest.importorskip("transformers.masking_utils")
 
 import attn  # noqa: E402
 import attn.transformers  # noqa: E402
+from attn._masks import Dense  # noqa: E402
 from attn.peers.machine import NotRun  # noqa: E402
 from attn.peers.models import set_attention  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
@@ -70,7 +71,7 @@ class Spy:
         monkeypatch.setattr(attn.transformers, "attention_forward", watched)
 
     def forms(self):
-        return {"none" if mask is None else "dense" if isinstance(mask, torch.Tensor)
+        return {"none" if mask is None else "dense" if isinstance(mask, (torch.Tensor, Dense))
                 and not hasattr(mask, "structure") else
                 repr(getattr(mask, "structure", mask)).split(", ")[-1].rstrip(">")
                 for mask in self.masks}
@@ -223,6 +224,137 @@ def test_whisper():
     found, expected = both(model, lambda m: generate(
         m, input_features=sound, max_new_tokens=NEW_TOKENS, do_sample=False, eos_token_id=None))
     assert torch.equal(found, expected)
+
+
+# What each is here for; the classes that a version of transformers does not have are skipped.
+SMALL = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64,
+         "vocab_size": VOCABULARY, "initializer_range": 0.1, "pad_token_id": 0,
+         "intermediate_size": 96, "max_position_embeddings": 64}
+LATENT = {**SMALL, "q_lora_rank": 16, "kv_lora_rank": 32, "qk_rope_head_dim": 16,
+          "qk_nope_head_dim": 16, "v_head_dim": 24, "n_routed_experts": 2,
+          "num_experts_per_tok": 2, "moe_intermediate_size": 32, "n_group": 1, "topk_group": 1,
+          "index_n_heads": 2, "index_head_dim": 32, "index_topk": 4, "num_key_value_heads": 4,
+          "first_k_dense_replace": 1, "mlp_layer_types": ["dense", "sparse"]}
+OTHERS = {
+    "BloomModel": {**SMALL, "n_layer": 2, "n_head": 4},  # adds the mask itself
+    "VisualBertModel": {**SMALL, "visual_embedding_dim": 20},  # so does this, a mask of one row
+    "AlignTextModel": SMALL,   # no is_causal, and no mask
+    "Aimv2TextModel": SMALL,   # is_causal=False, and a causal mask
+    "DeepseekV3Model": LATENT,
+    "DeepseekV32Model": LATENT,  # of each query's keys an indexer's choice
+    "DeepseekV4Model": {**SMALL, "num_key_value_heads": 1, "head_dim": 32, "q_lora_rank": 32,
+                        "partial_rotary_factor": 0.25, "o_groups": 2, "o_lora_rank": 16,
+                        "n_routed_experts": 2, "num_experts_per_tok": 2, "sliding_window": 8,
+                        "moe_intermediate_size": 32, "mlp_layer_types": ["moe", "moe"],
+                        "layer_types": ["heavily_compressed_attention",
+                                        "compressed_sparse_attention"], "hc_mult": 2,
+                        "index_n_heads": 2, "index_head_dim": 16, "index_topk": 2,
+                        "num_nextn_predict_layers": 0}}  # appends keys, and their mask
+
+
+@pytest.mark.parametrize("name", list(OTHERS))
+def test_as_eager(name):
+    """Models that take masks in another way than most, loaded as users load them."""
+    kind = getattr(transformers, name, None)
+    if kind is None:
+        pytest.skip(f"transformers {transformers.__version__} has no {name}")
+    attn.transformers.register(fallback=False)
+    models = {}
+    for way in ("eager", "attn"):
+        torch.manual_seed(0)
+        config = getattr(transformers, name.replace("Model", "Config"))(**OTHERS[name])
+        models[way] = ready(kind._from_config(config, attn_implementation=way))
+    models["attn"].load_state_dict(models["eager"].state_dict())
+    for padding in (None, "left"):
+        exist = visible(padding)
+        with torch.no_grad():
+            found, expected = (models[way](tokens(), attention_mask=exist).last_hidden_state
+                               for way in ("attn", "eager"))
+        close(found[exist.bool()], expected[exist.bool()])
+
+
+def test_chosen_blocks_of_keys():
+    """Each group of heads sees the blocks that an indexer chose for it: MiniMax M3."""
+    module = torch.nn.Module()
+    module.indexer = torch.nn.Module()
+    module.indexer.block_size = 4
+    q, (k, v) = torch.randn(2, 4, 3, 16), torch.randn(2, 2, 2, 10, 16)
+    blocks = torch.tensor([[0, -1], [2, 0], [1, 2]]).expand(2, 2, 3, 2).clone()
+    blocks[:, 1, :, 0] = 1
+    seen = torch.zeros(2, 2, 3, 12, dtype=torch.bool)
+    for batch, group, row, block in torch.cartesian_prod(*map(torch.arange, (2, 2, 3, 3))):
+        start = 4 * int(block)
+        seen[batch, group, row, start:start + 4] = bool((blocks[batch, group, row] == block).any())
+    seen = seen[..., :10] & torch.ones(3, 10, dtype=torch.bool).tril(7)
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        q, k.repeat_interleave(2, 1), v.repeat_interleave(2, 1), seen.repeat_interleave(2, 1))
+    for mask in (None, torch.ones(3, 10, dtype=torch.bool).tril(7)):
+        found = attn.transformers.attention_forward(module, q, k, v, mask, block_indices=blocks)[0]
+        close(found, expected.transpose(1, 2))
+
+
+def test_a_mask_that_a_model_computes_with():
+    """It is the tensor that eager attention would have got."""
+    from attn import _masks
+    exist = visible("left").bool()
+    mask = _masks._structure(_masks._Pattern(True, 5), BATCH, LENGTH, LENGTH, 0, exist)
+    added = torch.where(mask.dense(LENGTH, LENGTH, None), 0.0, torch.finfo(torch.float32).min)
+    scores = torch.randn(BATCH, 2, LENGTH, LENGTH)
+    for one in (mask, _masks.Dense(added == 0, torch.float32)):
+        assert torch.equal(scores + one, scores + added)
+        assert torch.equal(one + scores, scores + added)
+        assert torch.equal(one[:, :, :, :7], added[..., :7]) and torch.equal(one == 0, added == 0)
+        assert torch.equal(torch.cat((one, one), -1), torch.cat((added, added), -1))
+        assert one.to(torch.float16).dtype == torch.float16 and one.size() == added.shape
+        assert type(one.to("cpu")) is type(one) and not hasattr(one, "other")
+
+
+def test_a_mask_of_one_query_or_one_sequence_is_broadcast():
+    from attn import _masks
+    x, exist = torch.randn(3, 2, 12, 16), torch.ones(1, 12, dtype=torch.bool)
+    exist[:, :5] = False
+    for rows in (1, 12):
+        mask = _masks._structure(_masks._Pattern(False), 1, rows, 12, 0, exist)
+        found = attn.transformers.attention_forward(torch.nn.Module(), x, x, x, mask)[0]
+        close(found, torch.nn.functional.scaled_dot_product_attention(
+            x, x[:, :, 5:], x[:, :, 5:]).transpose(1, 2))
+
+
+def test_queries_of_one_sequence_are_broadcast():
+    """To all batches of keys: the projector of Granite Speech."""
+    q, (k, v) = torch.randn(1, 2, 3, 16, requires_grad=True), torch.randn(2, 5, 2, 7, 16)
+    found = attn.transformers.attention_forward(torch.nn.Module(), q, k, v, None)[0]
+    expected = torch.nn.functional.scaled_dot_product_attention(q.expand(5, -1, -1, -1), k, v)
+    close(found, expected.transpose(1, 2))
+    close(*(torch.autograd.grad(out.square().sum(), q)[0] for out in (found, expected)))
+
+
+def test_no_weights_are_announced():
+    attn.transformers.register()
+    x = torch.zeros(1, 2, 3, 8)
+    with pytest.warns(UserWarning, match="output_attentions"):
+        attn.transformers.attention_forward(torch.nn.Module(), x, x, x, None,
+                                            output_attentions=True)
+
+
+def test_continuous_batching():
+    """transformers has it for the names that it knows: register("sdpa"). Its cache gives the keys,
+    its mask separates the sequences."""
+    class Cache:
+        def update(self, key_states, value_states, layer_idx, kwargs):
+            assert layer_idx == 3 and "read_index" in kwargs
+            return (torch.cat((before, x), 2) for x in (key_states, value_states))
+
+    module = torch.nn.Module()
+    module.layer_idx = 3
+    before, x = torch.randn(1, 2, 5, 16), torch.randn(1, 2, 4, 16)
+    mask = torch.rand(1, 1, 4, 9) < 0.6
+    keys, step = torch.cat((before, x), 2), {"cache": Cache(), "read_index": []}
+    mask[..., 0] |= ~mask.any(-1)
+    close(attn.transformers.attention_forward(module, x, x, x, mask, **step)[0],
+          torch.nn.functional.scaled_dot_product_attention(x, keys, keys, mask).transpose(1, 2))
+    with pytest.raises(attn.Unsupported, match="continuous batching"):
+        attn.transformers.attention_forward(module, x, x, x, None, is_causal=True, **step)
 
 
 @pytest.mark.parametrize("name", ["SiglipVision", "ViT"])
