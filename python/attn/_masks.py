@@ -391,9 +391,12 @@ def mask_function(batch_size: int, q_length: Any = None, kv_length: int = 0, q_o
     if mask is None:
         return dense() if rows == 1 else Dense(dense(), dtype)
     if not skip:  # one row: the tensor is small, and who passes it on passes on its structure
-        tensor = dense().contiguous()  # generate() asks for that, and keeps the object then
-        if not torch.compiler.is_compiling():
-            tensor.structure = mask
+        if torch.compiler.is_compiling():
+            return dense().contiguous()
+        # Additive: a model may compute with it. generate() asks for a contiguous one, and keeps the
+        # object then.
+        tensor = Dense(dense(), dtype).additive().contiguous()
+        tensor.structure = mask
         return tensor
     if mask.plain and (not pattern.causal or (rows == 1 and mask.end == kv_length)):
         return None
