@@ -138,7 +138,7 @@ done
 # ---- several streams ---------------------------------------------------------------------------
 
 "$attest" nvcc -std=c++17 -o streams streams.cu
-for right in event host query same legacy atomics copied graph graph-later capture; do
+for right in event host query pageable same legacy atomics copied graph graph-later capture; do
     accepts "streams: $right" exec ./streams $right
 done
 # unordered WAY LINE TEXT: race-stream at this line of streams.cu
@@ -150,7 +150,7 @@ unordered() {
 }
 read_line=$(grep -n '// read' streams.cu | cut -d: -f1)
 write_line=$(grep -n '// written' streams.cu | cut -d: -f1)
-for wrong in nothing early other; do
+for wrong in nothing early other pinned; do
     unordered $wrong "$read_line" "a write by kernel write at streams.cu:$write_line"
 done
 unordered copy "$read_line" "a write by a copy, which was submitted before"

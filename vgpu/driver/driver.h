@@ -244,6 +244,7 @@ int vgpuGraphDepend(void *graph, const void *from, const void *to);
 void repeat_forget(void); /* to be called when images change: they are not compared */
 /* Copies between any two pointers, of the host or of the device. */
 int unified_copy(vgpu_pointer to, vgpu_pointer from, size_t bytes);
+bool unified_is_pageable(vgpu_pointer pointer); /* the host's, neither registered nor allocated */
 /* Takes memory, gives it back (an unknown pointer is an error); or takes what was given back again,
  * at the same address and uninitialised, as nodes of graphs do. The lock is held. */
 int memory_take(vgpu_pointer *pointer, size_t bytes);

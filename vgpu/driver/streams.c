@@ -276,8 +276,10 @@ void streams_copy(const struct node *node) {
                             .from = node->from,
                             .bytes = node->bytes,
                             .fills = node->kind == NODE_FILL});
-    if ((uintptr_t)stream_of(node) <= 1) {
-        streams_wait(NULL); /* cudaMemcpy is one of these */
+    /* The host waits in cudaMemcpy, and in asynchronous copies to its pageable memory. */
+    if ((uintptr_t)stream_of(node) <= 1 ||
+        (graph == NULL && node->kind == NODE_COPY && unified_is_pageable(node->to))) {
+        streams_wait(stream_of(node));
     }
 }
 

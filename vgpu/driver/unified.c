@@ -100,6 +100,12 @@ static struct object *registered_at(const void *host) {
     return NULL;
 }
 
+bool unified_is_pageable(vgpu_pointer pointer) {
+    return registered_at((const void *)(uintptr_t)pointer) == NULL && /* NOLINT */
+           memory_at(pointer) == NULL &&
+           device_bytes(driver_state.gpu->memory, pointer, 1, false) == NULL;
+}
+
 static int cuMemHostRegister(void *host, size_t bytes, unsigned flags) {
     DRIVER_ENTER();
     (void)flags;

@@ -107,6 +107,9 @@ int main(int argc, char **argv) {
         cudaStreamWaitEvent(b, event, 0);
     } else if (is("host")) {
         cudaStreamSynchronize(a);
+    } else if (is("pageable") || is("pinned")) { // the host waits for the former
+        static float pageable[CTAS * THREADS];
+        cudaMemcpyAsync(is("pinned") ? host : pageable, x, BYTES, cudaMemcpyDeviceToHost, a);
     } else if (is("query")) {
         while (cudaStreamQuery(a) == cudaErrorNotReady) {
         }
