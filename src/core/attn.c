@@ -272,7 +272,8 @@ static attn_status check_block_table(const attn_problem *p, const attn_tensors *
                                      attn_error *error) {
     for (int64_t b = 0; b < p->batch; b++) {
         const struct sequence s = sequence_of(p, t, b);
-        const int64_t first = append && s.q_len < s.kv_len ? s.kv_len - s.q_len : 0;
+        const int64_t key = append && s.q_len < s.kv_len ? s.kv_len - s.q_len : 0;
+        const int64_t first = key / p->page_size;
         const int64_t end = append && s.q_len == 0 ? 0 : problem_pages(p, s.kv_len);
         if (t->block_table == NULL && first < end) { /* num_pages may be 0 */
             return attn_fail(error, ATTN_INVALID,
@@ -280,7 +281,7 @@ static attn_status check_block_table(const attn_problem *p, const attn_tensors *
                              "which has %lld keys",
                              (long long)b, (long long)s.kv_len);
         }
-        for (int64_t i = first / p->page_size; i < end; i++) {
+        for (int64_t i = first; i < end; i++) {
             const int32_t page = t->block_table[b * p->block_table_stride + i];
             if (page < 0 || page >= p->num_pages) {
                 return attn_fail(error, ATTN_INVALID,

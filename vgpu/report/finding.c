@@ -202,9 +202,12 @@ static uint32_t bucket_of(enum finding_kind kind, const vgpu_finding *shown) {
     return (mixed >> 16) % FINDING_BUCKETS;
 }
 
+static bool same_text(const char *a, const char *b) {
+    return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
+}
+
 static bool same_place(const vgpu_place *a, const vgpu_place *b) {
-    return a->line == b->line && (a->file == b->file || (a->file != NULL && b->file != NULL &&
-                                                         strcmp(a->file, b->file) == 0));
+    return a->line == b->line && same_text(a->file, b->file);
 }
 
 /* Wherever the value was read: the first one is shown. */
@@ -220,7 +223,7 @@ static bool same_finding(enum finding_kind kind, const vgpu_finding *a, const vg
                       same_place(&a->callers[0], &b->callers[0]) &&
                       (a->place.file != NULL || a->ptx_line == b->ptx_line) &&
                       strcmp(a->kernel, b->kernel) == 0 &&
-                      (a->kernel[0] != '\0' || strcmp(a->text, b->text) == 0);
+                      (a->kernel[0] != '\0' || same_text(a->text, b->text));
     return same && (is_uninitialised(kind) ||
                     (same_place(&a->other, &b->other) &&
                      (a->other.file != NULL || a->other_ptx_line == b->other_ptx_line)));
