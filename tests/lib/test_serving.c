@@ -219,6 +219,12 @@ TEST(calls_refused) {
     used[1] = 0; /* an unused slot: nothing is written, its table is not read */
     table[2] = -1;
     CHECK_CONTAINS(refusal(&p, ATTN_APPEND, &t, ATTN_OK), "");
+    attn_problem empty = p; /* whose table may be absent, as no page is there to be looked up */
+    attn_tensors none = t;
+    empty.num_pages = 0;
+    none.block_table = NULL;
+    CHECK_CONTAINS(refusal(&empty, ATTN_APPEND, &none, ATTN_INVALID),
+                   "tensors.block_table = NULL, expected the pages of sequence 0");
     attn_problem few = p;
     few.rope_rows = 4;
     CHECK_CONTAINS(refusal(&few, ATTN_APPEND, &t, ATTN_INVALID), "rope_rows = 4");
