@@ -518,7 +518,7 @@ TEST(drawn_problems) {
             run_one(context, &variant, seed);
         }
     }
-    CHECK_EQ(listed, count + 16);
+    CHECK_EQ(listed, count + 18);
     CHECK_STATUS(attn_variant_get(context, listed, &variant, &why), ATTN_INVALID, &why);
     attn_close(context);
     fake_end();

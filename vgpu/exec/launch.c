@@ -102,10 +102,12 @@ static void merge_ready(struct schedule *s) {
 
 /* Once all clusters together have done what the launch may do, only the first runs on: what is
  * reported must not depend on which of them were quick, and a grid of endless loops must end. */
+static bool is_spent(const struct schedule *s) {
+    return s->launch->max_steps != 0 && s->spent >= s->launch->max_steps;
+}
+
 static bool may_run(const struct schedule *s, uint64_t linear) {
-    const uint64_t limit = s->launch->max_steps;
-    return limit == 0 || s->spent < limit || linear == s->merged || linear > s->fault ||
-           s->no_memory;
+    return !is_spent(s) || linear == s->merged || linear > s->fault || s->no_memory;
 }
 
 static bool can_begin(const struct schedule *s) {
@@ -173,14 +175,15 @@ static bool probe(struct resident *resident) {
     return resident->spins;
 }
 
-static void run_slice(struct resident *resident, bool faulted, uint32_t stuck) {
+static void run_slice(struct resident *resident, bool faulted, bool probes, uint32_t stuck) {
     struct cluster *cluster = &resident->cluster;
     if (stuck > 0) {
         cluster_report_spins(cluster, stuck);
         cluster_stop(cluster);
-    } else if (!faulted && probe(resident)) {
+    } else if (probes && probe(resident)) {
         return;
     }
+    resident->spins = false;
     if (faulted && cluster->steps > GRACE) {
         cluster_stop(cluster);
     }
@@ -242,10 +245,11 @@ static void *work(void *state) {
             put_back(s, resident);
         } else if (resident != NULL) {
             const bool faulted = s->fault != NO_CLUSTER;
+            const bool probes = !faulted && !is_spent(s); /* else it runs to its own end */
             const uint64_t before = resident->cluster.steps, time = s->time;
             const uint32_t stuck = s->stuck;
             pthread_mutex_unlock(&s->lock);
-            run_slice(resident, faulted, stuck);
+            run_slice(resident, faulted, probes, stuck);
             pthread_mutex_lock(&s->lock);
             s->spent += resident->cluster.steps - before;
             note_spin(s, resident, time);
