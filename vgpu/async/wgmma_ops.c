@@ -9,7 +9,7 @@
  * forms, and wgmma in functions that are called (ptxas serialises those).
  *
  * wgmma.fence is checked here: going back from a wgmma over the instructions that fall through to
- * it, a write of one of its registers must not come before a fence, unless it is a constant.
+ * it, a write of one of its registers must not come before a fence; a constant may, if there is one.
  *
  * Invariant: a missing fence is only claimed for a path that exists.
  */
@@ -89,14 +89,22 @@ static bool find_fence(struct decoder *decoder, const struct ptx_instruction *in
     if (in->operands[1].kind == PTX_OPERAND_VECTOR) {
         set_registers(&in->operands[1], registers, true);
     }
+    uint32_t constant = 0;
     for (const struct ptx_instruction *at = in; at-- > function->code && !form->has_fence;) {
         if (leaves_for_good(at)) {
-            form->has_fence = true;
-        } else if (strcmp(at->opcode, "wgmma") == 0) {
-            form->has_fence = ptx_has(at, "fence");
-        } else if (writes_one_of(at, registers) && !is_constant(function, at)) {
-            form->writer = (uint32_t)(at - function->code);
+            form->has_fence = constant == 0;
+            form->writer = constant;
             break;
+        }
+        if (strcmp(at->opcode, "wgmma") == 0) {
+            form->has_fence = ptx_has(at, "fence");
+        } else if (writes_one_of(at, registers)) {
+            const uint32_t index = (uint32_t)(at - function->code);
+            if (!is_constant(function, at)) {
+                form->writer = index;
+                break;
+            }
+            constant = index;
         }
     }
     free(registers);
