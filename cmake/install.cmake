@@ -32,10 +32,8 @@ if(TARGET vgpu)
     install(TARGETS vgpu LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
             COMPONENT vgpu NAMELINK_COMPONENT development)
     # attest exec looks for them below the folder of libvgpu.so.
-    install(TARGETS vgpu_runtime vgpu_nvrtc LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/vgpu
-            COMPONENT vgpu NAMELINK_SKIP)
-    install(FILES ${PROJECT_BINARY_DIR}/vgpu/libcuda.so.1
-            DESTINATION ${CMAKE_INSTALL_LIBDIR}/vgpu COMPONENT vgpu)
+    install(TARGETS vgpu_runtime vgpu_cuda vgpu_nvrtc
+            LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/vgpu COMPONENT vgpu)
 endif()
 if(TARGET attest)
     install(TARGETS attest RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT attest)

@@ -25,19 +25,28 @@ enum { OPTIONS = 9 };
 
 /* ---- exec ------------------------------------------------------------------------------------ */
 
-/* The folder of our libcudart first, then what the user has. */
-static bool find_runtime(void) {
-    char paths[2 * PATH_MAX];
+/* The folder of our libcudart first, then what the user has. Without ours the program would find
+ * the toolkit's, and run unchecked. */
+static bool find_runtime(attn_error *why) {
+    static const char *const NAMES[] = {"libcudart.so.13", "libcuda.so.1", "libnvrtc.so.13"};
+    char folder[PATH_MAX], paths[3 * PATH_MAX];
     const char *given = getenv("LD_LIBRARY_PATH");
     Dl_info library;
     if (dladdr((const void *)(uintptr_t)vgpu_version, &library) == 0 ||
         strrchr(library.dli_fname, '/') == NULL) {
-        return false;
+        return explain(why, "the folder of libvgpu.so is not known");
     }
-    snprintf(paths, sizeof paths, "%.*s/vgpu%s%s",
-             (int)(strrchr(library.dli_fname, '/') - library.dli_fname), library.dli_fname,
-             given != NULL && *given != '\0' ? ":" : "", given != NULL ? given : "");
-    return setenv("LD_LIBRARY_PATH", paths, 1) == 0;
+    snprintf(folder, sizeof folder, "%.*s/vgpu",
+             (int)(strrchr(library.dli_fname, '/') - library.dli_fname), library.dli_fname);
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
+        snprintf(paths, sizeof paths, "%s/%s", folder, NAMES[i]);
+        if (access(paths, R_OK) != 0) {
+            return explain(why, "%.300s: %s; it is part of libvgpu", paths, strerror(errno));
+        }
+    }
+    snprintf(paths, sizeof paths, "%s%s%s", folder, given != NULL && *given != '\0' ? ":" : "",
+             given != NULL ? given : "");
+    return setenv("LD_LIBRARY_PATH", paths, 1) == 0 || explain(why, "out of memory");
 }
 
 /* Names the toolkit's NVRTC to our libnvrtc, which reports a missing one. */
@@ -130,8 +139,9 @@ int verb_exec(int argc, char **argv) {
     }
     setenv("VGPU_EXIT_CODE", "1", 1);
     setenv("VGPU_REPEATS", "reuse", 0);
-    if (!find_runtime()) {
-        return complain("exec: the folder of libvgpu.so is not known");
+    attn_error why;
+    if (!find_runtime(&why)) {
+        return complain("exec: %s", why.text);
     }
     find_nvrtc();
     execvp(program, argv + first);
