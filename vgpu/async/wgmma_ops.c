@@ -9,7 +9,8 @@
  * forms, and wgmma in functions that are called (ptxas serialises those).
  *
  * wgmma.fence is checked here: going back from a wgmma over the instructions that fall through to
- * it, a write of one of its registers must not come before a fence; a constant may, if there is one.
+ * it, a write of one of its registers must not come before a fence; one of a constant may, if there
+ * is a fence at all.
  *
  * Invariant: a missing fence is only claimed for a path that exists.
  */
