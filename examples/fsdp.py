@@ -63,6 +63,8 @@ def loss_of(model, inputs, labels, positions):
 
 
 def main():
+    if "RANK" not in os.environ:
+        sys.exit("start it with: torchrun --nproc-per-node 4 examples/fsdp.py")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))

@@ -93,6 +93,8 @@ def train(tokens, steps, device, method="zigzag"):
 
 
 def main():
+    if "RANK" not in os.environ:
+        sys.exit("start it with: torchrun --nproc-per-node 4 examples/long_context.py")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))

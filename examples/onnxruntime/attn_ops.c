@@ -3,7 +3,7 @@
  * attn_ops.c - ONNX Runtime's attention operators, computed by libattn on the CPU.
  *
  *     cc -O2 -shared -fPIC -fvisibility=hidden *.c -o libattn_ort.so \
- *         $(pkg-config --cflags --libs attn)
+ *         $(pkg-config --cflags --libs attn) -Wl,-rpath,$(pkg-config --variable=libdir attn)
  *
  * SessionOptions.register_custom_ops_library loads it. It defines, in the domain "attn",
  *

@@ -2,7 +2,7 @@
 """Compares and times models of ONNX Runtime with its own attention and with libattn's.
 
     cc -O2 -shared -fPIC -fvisibility=hidden *.c -o libattn_ort.so \\
-        $(pkg-config --cflags --libs attn)
+        $(pkg-config --cflags --libs attn) -Wl,-rpath,$(pkg-config --variable=libdir attn)
     pip install onnxruntime onnx
     python run.py libattn_ort.so [--quick]
     python run.py libattn_ort.so MODEL.onnx OUT.onnx     # only changes a model
@@ -13,6 +13,7 @@ loaded the library then runs it. Exit code 1: a result differs.
 
 import argparse
 import itertools
+import os
 import sys
 import time
 
@@ -293,6 +294,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="check, and time nothing")
     parser.add_argument("--seconds", type=float, default=2.0, help="of timing for each shape")
     options = parser.parse_args()
+    options.library = os.path.abspath(options.library)
     if options.models:
         source, target = options.models
         onnx.save(with_libattn(onnx.load(source)), target)
