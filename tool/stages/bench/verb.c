@@ -379,6 +379,11 @@ static int run(struct request *request) {
     attn_error why = {""};
     attn_device *device = &request->device;
     device->size = sizeof *device;
+    if (strcmp(request->runner.device, "vgpu") == 0) {
+        complain("bench: not run: a virtual GPU has no clock; attest parity --device vgpu and "
+                 "attest plan --device sm_90 need none");
+        return EXIT_NOT_RUN;
+    }
     if (!runner_open(&request->runner, &why) ||
         attn_device_get(request->runner.context, device, &why) != ATTN_OK) {
         return runner_complain(&request->runner, "bench", &why);
