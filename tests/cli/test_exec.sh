@@ -158,6 +158,8 @@ unordered back "$read_line" "a read by a copy, which was submitted later"
 for wrong in graph-none capture-none; do
     unordered $wrong "$read_line" "kernel write at streams.cu:$write_line, another node of the graph"
 done
+VGPU_PROGRESS=1 run exec ./streams event
+holds "on a terminal: nothing was found" grep -q '^vgpu: 0 errors, 0 warnings in [0-9]* thread' stderr
 accepts "streams: without race checks" exec --checks memory ./streams nothing
 
 # ---- programmatic dependent launches -----------------------------------------------------------

@@ -5,15 +5,16 @@
  * init, race, perf with commas between), $VGPU_REPORT (a file: *.json and *.sarif in these formats,
  * any other as text; "%p" in its name becomes the number of the process; "-" is stderr),
  * $VGPU_CTAS (how many of each launch are checked for races), $VGPU_MEMORY (bytes of the GPU),
- * $VGPU_PROGRESS (long launches show how far they are), $VGPU_LAUNCH (the number of a launch, from
- * 1, or a regular expression for names of kernels: the other launches run without checks),
- * $VGPU_FIRST (how many launches of each kernel run), $VGPU_REPEATS (reuse: a launch with the
- * arguments and the memory of an earlier one gets its result; run: every launch runs),
- * $VGPU_EXIT_CODE (of a process with errors).
+ * $VGPU_PROGRESS (how far long launches are; at the end that nothing was found), $VGPU_LAUNCH (the
+ * number of a launch, from 1, or a regular expression for names of kernels: the other launches run
+ * without checks), $VGPU_FIRST (how many launches of each kernel run), $VGPU_REPEATS (reuse: a
+ * launch with the arguments and the memory of an earlier one gets its result; run: every launch
+ * runs), $VGPU_EXIT_CODE (of a process with errors).
  *
  * Invariant: a value that is not understood stops the driver with a sentence; none is ignored.
  */
 #include <errno.h>
+#include <inttypes.h>
 #include <regex.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -206,4 +207,18 @@ void driver_report(const vgpu *gpu) {
         report_findings(gpu, stderr);
     }
     shown = gpu->findings->news;
+}
+
+void driver_report_clean(const vgpu *gpu) {
+    vgpu_stats stats;
+    vgpu_stats_get(gpu, &stats);
+    if (from_environment("VGPU_PROGRESS") == NULL || gpu->findings->count > 0) {
+        return;
+    }
+    if (stats.thread_instructions == 0) {
+        fprintf(stderr, "vgpu: no kernel ran, so nothing was checked\n");
+    } else {
+        fprintf(stderr, "vgpu: 0 errors, 0 warnings in %" PRIu64 " thread-instructions\n",
+                stats.thread_instructions);
+    }
 }

@@ -54,6 +54,7 @@ vgpu *vgpu_driver_gpu(void) {
 __attribute__((destructor)) static void at_exit(void) {
     if (driver_state.gpu != NULL && owner == getpid()) {
         driver_report(driver_state.gpu);
+        driver_report_clean(driver_state.gpu);
         const char *code = getenv("VGPU_EXIT_CODE");
         if (code != NULL && vgpu_error_count(driver_state.gpu) > 0) {
             fflush(NULL);

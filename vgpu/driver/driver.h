@@ -262,6 +262,7 @@ bool driver_settings(vgpu *gpu); /* of what is not in the configuration */
 bool driver_checks_launch(const char *kernel);
 /* To $VGPU_REPORT; else, if there are findings that were not shown yet, to stderr. */
 void driver_report(const vgpu *gpu);
+void driver_report_clean(const vgpu *gpu); /* on a terminal: that there is nothing to report */
 
 /* ---- tables of functions --------------------------------------------------------------------- */
 
