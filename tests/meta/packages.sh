@@ -42,7 +42,7 @@ inside() { # inside NAME COMMANDS: run by sh in the chroot; the seconds are prin
 }
 
 inside "wheel: pip install" 'python3 -m venv /v; /v/bin/pip install -q --no-index *.whl; /v/bin/pip list'
-inside "wheel: without NumPy and PyTorch" '/v/bin/python fresh.py; /v/bin/attest devices | grep "^cpu"'
+inside "wheel: without NumPy and PyTorch" '/v/bin/python fresh.py; /v/bin/attest devices | grep "^cpu"; /v/bin/attest exec true'
 inside "deb: apt install" 'apt-get update -qq; apt-get install -y -qq --no-install-recommends ./*.deb'
 inside "deb: C" 'cc -O2 decode.c -o c $(pkg-config --cflags --libs attn); ./c'
 inside "deb: C, static" 'cc -O2 decode.c -o s $(pkg-config --cflags attn) -l:libattn.a -lm; ./s;
@@ -51,7 +51,7 @@ inside "deb: C++" 'c++ -std=c++17 attention.cpp -o cpp $(pkg-config --cflags --l
 inside "deb: attest" 'attest bench --seq 128 --dtype bf16 --seconds 0.1
     attest plan --device vgpu --dtype fp16 || attest plan --device vgpu 2>&1 | grep "no GPU kernels"
     zcat /usr/share/man/man1/attest.1.gz | grep -c "^.SH ATTEST"
-    bash -c ". /usr/share/bash-completion/completions/attest; complete -p attest"; attest --version'
+    bash -c ". /usr/share/bash-completion/completions/attest; complete -p attest"; attest exec true; attest --version'
 inside "deb: Python" 'python3 fresh.py'
 inside "NumPy" 'apt-get install -y -qq --no-install-recommends python3-numpy; python3 fresh.py;
     python3 -m venv --system-site-packages /n; /n/bin/pip install -q --no-index *.whl; /n/bin/python fresh.py |
