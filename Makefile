@@ -83,7 +83,8 @@ bench-vgpu: all
 gpu: all
 	@sh tests/meta/prove_gpu.sh build build/proof-$$(date +%Y%m%d-%H%M%S)
 
-install: all
+install:
+	@cmake --preset dev >/dev/null && cmake --build --preset dev --parallel $(JOBS) --target installed
 	cmake --install build --prefix "$(PREFIX)"
 
 # What the last install from build/ wrote; its list has no DESTDIR.

@@ -101,3 +101,12 @@ install(EXPORT attnTargets NAMESPACE attn:: DESTINATION ${package_dir} COMPONENT
 if(TARGET attn_mpi)
     install(EXPORT attnMpiTargets NAMESPACE attn:: DESTINATION ${package_dir} COMPONENT mpi)
 endif()
+
+# What `make install` needs: neither tests nor examples.
+add_custom_target(installed)
+foreach(target attn attn_static attn_ptx attn_mpi attest vgpu vgpu_runtime vgpu_cuda vgpu_nvrtc man
+        fault_kernels)
+    if(TARGET ${target})
+        add_dependencies(installed ${target})
+    endif()
+endforeach()
