@@ -2,7 +2,7 @@
  *
  * hang.cu - never comes back.
  *
- * gate: process
+ * gate: emulation
  */
 #pragma push_macro("ATTN_ENTRY")
 #pragma push_macro("__global__")

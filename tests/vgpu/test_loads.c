@@ -407,8 +407,8 @@ TEST(unknown_forms_are_refused) {
                                          "ld.global.v3.u32 {%r10,%r11,%r12}, [%rd5];",
                                          "ld.global.v2.u32 %r10, [%rd5];",
                                          "ld.global.u64 %r10, [%rd5];",
-                                         "st.global.v8.f64 [%rd4], {%fd1,%fd1,%fd1,%fd1,%fd1,%fd1,"
-                                         "%fd1,%fd1};",
+                                         ("st.global.v8.f64 [%rd4], {%fd1,%fd1,%fd1,%fd1,%fd1,"
+                                          "%fd1,%fd1,%fd1};"),
                                          "atom.global.mul.u32 %r10, [%rd4], 1;",
                                          "atom.global.and.f32 %f1, [%rd4], %f2;",
                                          "red.global.exch.b32 [%rd4], %r1;",

@@ -203,14 +203,20 @@ def cpu() -> List[Shape]:
     """One of each kind, of a size that a CPU computes in milliseconds."""
     return [square(2, 8, 8, 512, 64, False), square(1, 16, 16, 2048, 128, True),
             square(1, 32, 8, 1024, 128, True), square(1, 8, 8, 4096, 64, False),
-            Shape(4, 32, 8, 1, 8192, 128, False), square(2, 8, 8, 512, 64, False, "backward"),
+            Shape(4, 32, 8, 1, 8192, 128, False)]
+
+
+def cpu_bwd() -> List[Shape]:
+    """Gradients, likewise."""
+    return [square(2, 8, 8, 512, 64, False, "backward"),
             square(1, 16, 16, 1024, 128, True, "backward"),
             square(1, 8, 8, 2048, 64, True, "backward")]
 
 
 GRIDS = {"canonical": canonical, "small": small, "middle": middle, "full": full, "decode": decode,
          "chunk": chunk, "groups": groups, "ragged": ragged, "options": options, "masks": masks,
-         "bwd": bwd, "mla": mla, "paged": paged, "fp8": fp8, "mixed": mixed, "cpu": cpu}
+         "bwd": bwd, "mla": mla, "paged": paged, "fp8": fp8, "mixed": mixed, "cpu": cpu,
+         "cpu_bwd": cpu_bwd}
 
 
 def shapes_of(names: Iterable[str]) -> List[Tuple[str, Shape]]:
