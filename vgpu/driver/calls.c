@@ -3,7 +3,7 @@
  * calls.c - see driver.h: calls of the runtime that failed while the program did not look. Each is
  * kept until its thread asks for the last error; what is left is reported at the end.
  *
- * Invariant: a program that asks for the last error after each call is not told of its errors.
+ * Invariant: no call is reported whose error the program asked for.
  */
 #include <stdio.h>
 #include <string.h>
