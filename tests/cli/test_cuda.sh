@@ -60,6 +60,12 @@ kernel=$(awk '$1 == "variant" { print $2 }' stdout)
 accepts "plan --all" plan $gpu --all
 says "plan on a GPU: fp16" "fp16 B2 H8 S512 D64"
 says "plan --all: images" "images sm_80 sm_90 compute_80"
+accepts "plan --all of batch_invariant" plan $gpu --dtype fp16 --batch-invariant --all
+holds "plan --all of batch_invariant: others do not apply" \
+    sh -c '! grep " yes" stdout | grep -v invariant | grep .'
+accepts "plan of pages" plan $gpu --dtype fp16 --page-size 16
+holds "plan of pages: a line for each reason of a family, none for another dtype" \
+    sh -c 'test "$(grep -c ^refused stdout)" -lt 20 && ! grep "^refused.*_bf16_" stdout'
 accepts "plan --json" plan $gpu --dtype fp16 --all --json
 says "plan --json: images" '"compute_80"'
 says "plan --json: warps" '"warps": '
