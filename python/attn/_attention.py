@@ -221,8 +221,7 @@ def _general(q: Any, k: Any, v: Any, causal: Any, scale: Any, window: Any, softc
              kv_dtype: Any = None, batch_invariant: bool = False, offset: int = 0,
              offsets: Any = None) -> Any:
     if not isinstance(batch_invariant, bool):
-        raise InvalidArgument(f"batch_invariant = {batch_invariant!r}, expected True or "
-                              "False")
+        raise InvalidArgument(f"batch_invariant = {batch_invariant!r}, expected True or False")
     where = _arrays.current_stream(q, stream) if _arrays.is_on_gpu(q) else None
     vq = _arrays.view("q", q, where, FLOATS)
     vk, vv = _cache("k", k, kv_dtype, where), _cache("v", v, kv_dtype, where)
