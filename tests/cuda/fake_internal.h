@@ -108,6 +108,8 @@ void fake_awake(void); /* another kernel ran */
 /* True once, where that is wanted, in the middle of what is timed. */
 bool fake_wrong_now(void);
 
+double fake_now(void); /* the clock of events, in seconds */
+
 /* What two events so many seconds apart are said to be apart. */
 double fake_elapsed(double seconds);
 

@@ -9,7 +9,6 @@
  */
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "cuda/fake_internal.h"
 
@@ -210,12 +209,10 @@ static int cuEventDestroy(void *event) {
 static int cuEventRecord(void *event, void *stream) {
     ENTER(cuEventRecord)
     struct fake_object *found = fake_find(event, FAKE_EVENT);
-    struct timespec now;
     if (found == NULL || !is_stream(stream)) {
         return FAKE_INVALID_HANDLE;
     }
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    found->seconds = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    found->seconds = fake_now();
     return FAKE_SUCCESS;
 }
 

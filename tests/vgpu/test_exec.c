@@ -282,7 +282,7 @@ TEST(the_limit_is_one_for_the_whole_grid) {
     bench_free(bench);
 }
 
-/* Thread 0 of CTA 0 waits for the word after the results; CTA 1 counts, then sets it or does not. */
+/* Thread 0 of CTA 0 waits for the word after the results. CTA 1 counts, then sets it or not. */
 static void wait_for_a_flag(bool set, int32_t threads) {
     static const char WAIT[] =
         K("mov.u32 %r2, %r0; mov.u32 %r3, %ctaid.x; setp.ne.u32 %p1, %r3, 0;\n"
