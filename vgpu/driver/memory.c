@@ -117,7 +117,7 @@ int memory_take(vgpu_pointer *pointer, size_t bytes) {
     if (made == NULL) {
         return CU_OUT_OF_MEMORY;
     }
-    snprintf(label, sizeof label, "cuMemAlloc #%" PRIu64, ++allocations);
+    snprintf(label, sizeof label, "allocation #%" PRIu64, ++allocations);
     made->pointer = device_alloc(driver_state.gpu->memory, bytes, label);
     *pointer = made->pointer;
     if (*pointer == 0) {
