@@ -430,9 +430,9 @@ ATTN_API attn_status attn_forward(const attn_plan *plan, const attn_tensors *ten
  * key and keys that no row sees get 0. NaN and Inf propagate from a row of Q, O, LSE and
  * dO to the keys that it sees, and from a key to the rows that see it; through a mask they may
  * propagate. P comes from the LSE, which is fp32: its relative error is about 2^-24 |LSE|. The bits
- * are the same at every call. GPUs: head_dim up to 256, in fp32 up to 128; d_bias and
- * d_alibi_slopes take one more launch. A paged or fp8 KV cache is refused. Else as attn_forward;
- * outputs may not share memory with inputs or each other. */
+ * are the same at every call. GPUs: head_dim up to 256; d_bias and d_alibi_slopes take one more
+ * launch. A paged or fp8 KV cache is refused. Else as attn_forward; outputs may not share memory
+ * with inputs or each other. */
 ATTN_API attn_status attn_backward(const attn_plan *plan, const attn_tensors *tensors,
                                    void *workspace, size_t workspace_size, void *stream,
                                    attn_error *error);

@@ -149,10 +149,10 @@ INLINE bool store_sum(struct rows &sum, float factor, unsigned char *, element *
                       const struct place &at) {
     float zero = 0.0f;
 #pragma unroll
-    for (int i = 0; i < ROW_TILES * 2 * GROUPS; i++) {
-        const int r = i / GROUPS / 2, half = i / GROUPS % 2, group = i % GROUPS;
+    for (int i = 0; i < ROW_TILES * 2 * SLICE_GROUPS; i++) {
+        const int r = i / SLICE_GROUPS / 2, half = i / SLICE_GROUPS % 2, group = i % SLICE_GROUPS;
         const int tile_row = at.row + r * MMA_M + at.lane / 4 + 8 * half;
-        const int column = group * GROUP + at.lane % 4 * 8;
+        const int column = (slice_of_warp() * SLICE_GROUPS + group) * GROUP + at.lane % 4 * 8;
         float x[8];
 #pragma unroll
         for (int c = 0; c < 8; c++) {
@@ -221,8 +221,7 @@ INLINE void tile_phase(const struct attn_backward_args &b, struct work w, int he
     const unsigned base = shared_address(dynamic);
     const struct tiles tiles = {base, base + Q_BYTES, base + 2 * Q_BYTES,
                                 base + 2 * Q_BYTES + ATTN_STAGES * TILE_BYTES};
-    const int warp = (int)threadIdx.x / LANES;
-    const struct place at = {(int)threadIdx.x % LANES, warp * ROW_TILES * MMA_M, 0};
+    const struct place at = place_of_warp();
     const int x_rows = ROLE == ROLE_DQ ? w.seq_q : w.seq_kv; /* that exist */
     const int last = min(first + ATTN_BM, x_rows) - 1;
     struct keys low = {0, 0}, high = {0, 0}; /* what the first and the last row see */
@@ -351,15 +350,19 @@ INLINE void tile_phase(const struct attn_backward_args &b, struct work w, int he
                           (element *)b.dv + start_of_kv(b, w, head_kv, b.s_dv) + first * b.s_dv.row,
                           b.s_dv.row, there, rows, b.a.head_dim_v, at);
     }
+    const int column = slice_of_warp() * (ATTN_D / SLICES) + at.lane * 8;
     for (int i = row; i < min(row + ROW_TILES * MMA_M, x_rows) && (bad || bad_v); i++) {
+        if (SLICES > 1 && at.lane * 8 >= ATTN_D / SLICES) {
+            continue; /* a column of another slice */
+        }
         if (ROLE == ROLE_DQ) {
-            repair_dq(b, w, i, at.lane * 8);
+            repair_dq(b, w, i, column);
         } else {
             if (bad) {
-                repair_dkv(b, w, head_kv, i, at.lane * 8, false);
+                repair_dkv(b, w, head_kv, i, column, false);
             }
             if (bad_v) {
-                repair_dkv(b, w, head_kv, i, at.lane * 8, true);
+                repair_dkv(b, w, head_kv, i, column, true);
             }
         }
     }

@@ -54,6 +54,12 @@ INLINE void shift_in(float x[2 * KEY_TILES], float value) {
     x[2 * KEY_TILES - 1] = value;
 }
 
+INLINE struct place place_of_warp(void) {
+    const int warp = (int)threadIdx.x / LANES;
+    const int row_warp = SLICES == 1 ? warp : warp % WARP_ROWS;
+    return {(int)threadIdx.x % LANES, row_warp * ROW_TILES * MMA_M, 0};
+}
+
 /* ---- sums of dS ------------------------------------------------------------------------------ */
 
 typedef float score_sums[ROW_TILES][KEY_TILES][4]; /* of a lane, as its fragments of S */
@@ -102,8 +108,7 @@ INLINE void add_scores(score_sums sums, const score_sums s, const score_sums dp,
 INLINE void add_tiles(score_sums sums, const struct attn_backward_args &b, const struct work &w,
                       int first, struct keys keys, bool of_slopes, unsigned char *dynamic) {
     const unsigned x1 = shared_address(dynamic), x2 = x1 + Q_BYTES, y = x2 + Q_BYTES;
-    const int warp = (int)threadIdx.x / LANES;
-    const struct place at = {(int)threadIdx.x % LANES, warp * ROW_TILES * MMA_M, 0};
+    const struct place at = place_of_warp();
     const int last = min(first + ATTN_BM, w.seq_q) - 1;
     if (last < first) {
         return;
@@ -163,12 +168,14 @@ INLINE void store_bias(const struct attn_args &a, void *d_bias, long long at, fl
 INLINE void store_bias_tile(const struct attn_backward_args &b, const score_sums sums,
                             struct keys rows, struct keys keys, long long to, float *tile) {
     enum { PITCH = ATTN_BN + 1 };
-    const int lane = (int)threadIdx.x % LANES, warp = (int)threadIdx.x / LANES;
+    const struct place at = place_of_warp();
 #pragma unroll
     for (int i = 0; i < ROW_TILES * KEY_TILES * 4; i++) {
         const int r = i / 4 / KEY_TILES, n = i / 4 % KEY_TILES, e = i % 4;
-        const int row = (warp * ROW_TILES + r) * MMA_M + lane / 4 + e / 2 * 8;
-        tile[row * PITCH + 8 * n + lane % 4 * 2 + e % 2] = sums[r][n][e];
+        const int row = at.row + r * MMA_M + at.lane / 4 + e / 2 * 8;
+        if (slice_of_warp() == 0) { /* those of the other slices are the same */
+            tile[row * PITCH + 8 * n + at.lane % 4 * 2 + e % 2] = sums[r][n][e];
+        }
     }
     __syncthreads();
     for (int row = (int)threadIdx.x; b.a.bias_col == 0 && row < ATTN_BM; row += THREADS) {
@@ -238,7 +245,7 @@ INLINE void scores_phase(const struct attn_backward_args &b, unsigned char *dyna
     for (int i = 0; i < ROW_TILES * KEY_TILES * 4; i++) {
         sum += sums[i / 4 / KEY_TILES][i / 4 % KEY_TILES][i % 4];
     }
-    sum = sum_of_cta(sum, (float *)dynamic);
+    sum = sum_of_cta(slice_of_warp() == 0 ? sum : 0.0f, (float *)dynamic);
     if (threadIdx.x == 0) {
         b.slope_sums[blockIdx.x] = sum;
     }

@@ -16,7 +16,8 @@
 
 enum {
     GROUPS = ATTN_D / GROUP,
-    GROUP_STEPS = GROUP / 8, /* MMAs of a chain */
+    SLICE_GROUPS = GROUPS / SLICES, /* of the columns of O, for one warp: neighbours */
+    GROUP_STEPS = GROUP / 8,        /* MMAs of a chain */
     Q_TILE_BYTES = Q_BYTES / Q_TILES,
     PREPARES_Q = Q_TILES == 2,
     SKIPS_OPTIONS = 1, /* where a problem has no option, a branch skips their code */
@@ -33,6 +34,8 @@ enum {
 struct q_group {
     unsigned hi[ROW_TILES][GROUP_STEPS][4], lo[ROW_TILES][GROUP_STEPS][4];
 };
+
+static_assert(GROUPS % SLICES == 0, "slices have whole groups");
 
 struct q_fragments {}; /* Q stays in shared memory: a tile of it would fill the registers */
 
@@ -179,9 +182,10 @@ INLINE void gemm_pv(struct rows &rows, const struct p_fragments p[ROW_TILES], un
                     const struct place &at) {
     const int key = at.lane % 4 * 2; /* and the next: their swizzles differ in one bit */
     const unsigned lane = ((unsigned)(at.lane / 4) ^ swizzle(key)) * 16U;
-    const unsigned first = shared_v + (unsigned)((at.key + key) * ROW_PITCH);
+    const unsigned first = shared_v + (unsigned)((at.key + key) * ROW_PITCH) +
+                           (unsigned)(slice_of_warp() * SLICE_GROUPS * GROUP * 4);
 #pragma unroll
-    for (int group = 0; group < GROUPS; group++) {
+    for (int group = 0; group < SLICE_GROUPS; group++) {
 #pragma unroll
         for (int n = 0; n < KEY_TILES; n += 2) {
             unsigned hi[4][2][2], lo[4][2][2];

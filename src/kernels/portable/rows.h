@@ -57,6 +57,10 @@ static_assert(KEYS % 16 == 0 && ATTN_STAGES >= 2, "a KV tile has no such shares"
 static_assert(!SPLIT_KV || INVARIANT || SLICES > 1 || ATTN_BM == MMA_M,
               "splits of one warp's rows are merged");
 
+INLINE int slice_of_warp(void) {
+    return SLICES == 1 ? 0 : (int)threadIdx.x / LANES / WARP_ROWS;
+}
+
 /* The state of a lane: of each of its row tiles, rows lane / 4 and lane / 4 + 8. */
 struct rows {
     float o[ROW_TILES][COLUMN_TILES][4];

@@ -27,10 +27,6 @@
 static_assert(SLICES == 1 || (SLICES == 4 && ATTN_D % 64 == 0), "a slice has 16 of 64 columns");
 static_assert(SLICES == 1 || WARP_KEYS == 1, "warps split head_dim, not keys");
 
-INLINE int slice_of_warp(void) {
-    return SLICES == 1 ? 0 : (int)threadIdx.x / LANES / WARP_ROWS;
-}
-
 /* From a chunk of the slice, two of every 64 columns, to that of the row. */
 INLINE int chunk_of_slice(int chunk) {
     return SLICES == 1 ? chunk : chunk / 2 * 2 * SLICES + 2 * slice_of_warp() + chunk % 2;

@@ -338,28 +338,32 @@ TEST(cases_of_each_kind) {
     }
 }
 
-/* Wide heads: dK and dV are work of two CTAs, or each warpgroup has half of their columns. */
+/* Wide heads: dK and dV are work of two CTAs, or a warp (warpgroup) has half of their columns. */
 TEST(wide_heads) {
     NEEDS_BACKWARD_KERNELS();
-    struct edge edge = plain(1, 2, 35, 67);
-    edge.problem.causal = ATTN_CAUSAL_BOTTOM_RIGHT;
-    edge.problem.head_dim = 72;
-    edge.problem.head_dim_v = 128;
+    struct edge causal = plain(1, 2, 35, 67);
+    struct edge unused = {problem_of(2, 1, 20, 70), ARRANGE_GAPS, use_few_keys, false};
+    struct edge added = plain(1, 2, 20, 37);
+    causal.problem.causal = ATTN_CAUSAL_BOTTOM_RIGHT;
+    unused.problem.used_kv = true;
+    added.problem.bias = added.problem.alibi = slopes_given = true;
+    struct edge *const all[] = {&causal, &unused, &added};
     attn_variant variant;
     for (int32_t i = 0; next_backward(&i, &variant);) {
-        struct sample s;
-        if (variant.head_dim_max > 128) {
-            edge.problem.head_dim = 200;
-            edge.problem.head_dim_v = 256;
-        }
-        if (variant.head_dim_max > 64 && edge_sample(&edge, &variant, false, &s)) {
-            const struct target target = target_of(&variant);
-            if (CHECK(sample_add_gradients(&s, 0))) {
-                judge_gradients(&s, &target);
+        for (int n = 0; n < 3 && variant.head_dim_max > 64; n++) {
+            struct sample s;
+            all[n]->problem.head_dim = variant.head_dim_max > 128 ? 200 : 72;
+            all[n]->problem.head_dim_v = variant.head_dim_max;
+            if (edge_sample(all[n], &variant, false, &s)) {
+                const struct target target = target_of(&variant);
+                if (CHECK(sample_add_gradients(&s, 0))) {
+                    judge_gradients(&s, &target);
+                }
+                sample_free(&s);
             }
-            sample_free(&s);
         }
     }
+    slopes_given = false;
 }
 
 /* ---- refusals -------------------------------------------------------------------------------- */

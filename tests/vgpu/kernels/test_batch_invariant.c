@@ -40,9 +40,11 @@ static bool has_family(const char *family) {
     return false;
 }
 
+/* bf16 differs from fp16 in the type alone: with TEST_ALL. */
 static bool is_invariant(attn_dtype dtype) {
     return getenv("FAULT_IMAGE") != NULL ? dtype == ATTN_FP16
-                                         : has_kernel(dtype, ATTN_OPTION_BATCH_INVARIANT);
+                                         : (dtype != ATTN_BF16 || test_all()) &&
+                                               has_kernel(dtype, ATTN_OPTION_BATCH_INVARIANT);
 }
 
 #define NEEDS_KERNEL                                                                               \
