@@ -44,31 +44,26 @@ int child_spawn(pid_t *process, const char *const argv[], const char *program, i
     sigset_t defaults;
     sigemptyset(&defaults);
     sigaddset(&defaults, SIGPIPE);
-    int error = posix_spawn_file_actions_init(&files);
-    if (error != 0) {
-        return error;
+    const int copies[][2] = {
+        {output, STDOUT_FILENO}, {output, STDERR_FILENO}, {answers, CHILD_ANSWERS}};
+    posix_spawn_file_actions_init(&files);
+    posix_spawnattr_init(&attributes);
+    posix_spawnattr_setpgroup(&attributes, 0);
+    posix_spawnattr_setsigmask(&attributes, mask);
+    posix_spawnattr_setsigdefault(&attributes, &defaults);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK |
+                                              POSIX_SPAWN_SETSIGDEF);
+    int error = posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    for (int i = 0; i < 3 && error == 0; i++) {
+        if (copies[i][0] >= 0) {
+            error = posix_spawn_file_actions_adddup2(&files, copies[i][0], copies[i][1]);
+        }
     }
-    error = posix_spawnattr_init(&attributes);
     if (error == 0) {
-        posix_spawnattr_setpgroup(&attributes, 0);
-        posix_spawnattr_setsigmask(&attributes, mask);
-        posix_spawnattr_setsigdefault(&attributes, &defaults);
-        posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK |
-                                                  POSIX_SPAWN_SETSIGDEF);
-        const int copies[][2] = {
-            {output, STDOUT_FILENO}, {output, STDERR_FILENO}, {answers, CHILD_ANSWERS}};
-        error = posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-        for (int i = 0; i < 3 && error == 0; i++) {
-            if (copies[i][0] >= 0) {
-                error = posix_spawn_file_actions_adddup2(&files, copies[i][0], copies[i][1]);
-            }
-        }
-        if (error == 0) {
-            error = posix_spawn(process, program, &files, &attributes,
-                                (char *const *)(uintptr_t)argv, environ); /* reads them only */
-        }
-        posix_spawnattr_destroy(&attributes);
+        error = posix_spawn(process, program, &files, &attributes, (char *const *)(uintptr_t)argv,
+                            environ); /* reads them only */
     }
+    posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&files);
     return error;
 }
@@ -219,22 +214,19 @@ bool tool_find(const char *name, char path[PATH_MAX], attn_error *why) {
 
 bool tool_version(const char *path, const char *log, char *version, size_t size, attn_error *why) {
     const char *const argv[] = {path, "--version", NULL};
-    char line[128];
     struct child child;
+    size_t bytes;
     version[0] = '\0';
     if (!child_run(argv, log, VERSION_SECONDS, &child, why)) {
         return false;
     }
-    FILE *in = fopen(log, "r");
-    while (in != NULL && fgets(line, sizeof line, in) != NULL) {
-        line[strcspn(line, "\r\n")] = '\0';
+    char *said = file_read(log, &bytes, NULL), *rest = said;
+    for (const char *line; (line = strsep(&rest, "\r\n")) != NULL;) {
         if (strstr(line, "ersion") != NULL || strstr(line, "release") != NULL) {
-            snprintf(version, size, "%s", line);
+            snprintf(version, size, "%.127s", line);
         }
     }
-    if (in != NULL) {
-        fclose(in);
-    }
+    free(said);
     return true;
 }
 

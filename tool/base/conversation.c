@@ -231,24 +231,24 @@ static bool ended_until(const struct conversation *c, double deadline) {
 }
 
 static bool judge_end(struct conversation *c, bool in_time, int status, attn_error *why) {
-    const char *words = last_line(c->said), *colon = *words ? ": " : "";
+    const char *words = last_line(c->said);
+    char how[128];
     if (c->nonsense) {
         return explain(why, "the child answered nonsense: '%.100s'", c->line);
     }
     if (!in_time) {
-        return explain(why, "the child took longer than %g s and was killed%s%.200s",
-                       c->terms->seconds, colon, words);
+        snprintf(how, sizeof how, "took longer than %g s and was killed", c->terms->seconds);
+    } else if (WIFSIGNALED(status)) {
+        snprintf(how, sizeof how, "died of signal %d (%s)", WTERMSIG(status),
+                 strsignal(WTERMSIG(status)));
+    } else if (WEXITSTATUS(status) != EXIT_DONE) {
+        snprintf(how, sizeof how, "ended with exit code %d", WEXITSTATUS(status));
+    } else if (c->ended || c->terms->take == NULL) {
+        return true;
+    } else {
+        snprintf(how, sizeof how, "did not end its answer");
     }
-    if (WIFSIGNALED(status)) {
-        return explain(why, "the child died of signal %d (%s)%s%.200s", WTERMSIG(status),
-                       strsignal(WTERMSIG(status)), colon, words);
-    }
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != EXIT_DONE) {
-        return explain(why, "the child ended with exit code %d%s%.200s", WEXITSTATUS(status), colon,
-                       words);
-    }
-    return c->ended || c->terms->take == NULL ||
-           explain(why, "the child did not end its answer%s%.200s", colon, words);
+    return explain(why, "the child %s%s%.200s", how, *words != '\0' ? ": " : "", words);
 }
 
 static bool finish(struct conversation *c, attn_error *why) {

@@ -43,11 +43,9 @@ static void skip_space(struct reader *reader) {
 }
 
 static bool next_is(struct reader *reader, char c) {
-    if (reader->at < reader->end && *reader->at == c) {
-        reader->at++;
-        return true;
-    }
-    return false;
+    const bool is = reader->at < reader->end && *reader->at == c;
+    reader->at += is;
+    return is;
 }
 
 static bool is_digit(const struct reader *reader) {
