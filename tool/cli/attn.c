@@ -105,49 +105,45 @@ static void set_tensor(attn_tensors *tensors, size_t field, const void *memory) 
 
 /* ---- inputs ---------------------------------------------------------------------------------- */
 
-static int load(struct input *input, enum npy_take take) {
+static bool load(struct input *input, enum npy_take take) {
     attn_error why = {""};
-    return input->path == NULL || npy_load(input->path, take, &input->array, &why)
-               ? EXIT_DONE
-               : complain("attn: %s: %s", input->path, why.text);
+    return input->path == NULL || npy_load(input->path, take, &input->array, &why) ||
+           deny("attn: %s: %s", input->path, why.text);
 }
 
 /* What the array's elements are. uint16 is bfloat16 where the command line says so. */
-static int dtype_of(const struct job *job, const struct input *input, attn_dtype *dtype) {
+static bool dtype_of(const struct job *job, const struct input *input, attn_dtype *dtype) {
     *dtype = (attn_dtype)input->array.type; /* NPY_ATTENTION: in the same order */
-    return *dtype != ATTN_BF16 || (job->dtype_given && job->semantics.dtype == ATTN_BF16)
-               ? EXIT_DONE
-               : complain("attn: %s: holds uint16; if that is bfloat16, say --dtype bf16",
-                          input->path);
+    return *dtype != ATTN_BF16 || (job->dtype_given && job->semantics.dtype == ATTN_BF16) ||
+           deny("attn: %s: holds uint16; if that is bfloat16, say --dtype bf16", input->path);
 }
 
-static int check_dtypes(struct job *job) {
+static bool check_dtypes(struct job *job) {
     for (int i = Q; i <= V; i++) {
         attn_dtype dtype = ATTN_FP32;
-        const int status = dtype_of(job, &job->in[i], &dtype);
-        if (status != EXIT_DONE) {
-            return status;
+        if (!dtype_of(job, &job->in[i], &dtype)) {
+            return false;
         }
-        if (i == 0 && !job->dtype_given) {
+        if (i == Q && !job->dtype_given) {
             job->semantics.dtype = (int)dtype;
         }
         if ((int)dtype != job->semantics.dtype) {
-            return complain("attn: %s: holds %s, expected that of %s, %s", job->in[i].path,
-                            DTYPE_NAMES[dtype], job->dtype_given ? "--dtype" : job->in[Q].path,
-                            DTYPE_NAMES[job->semantics.dtype]);
+            return deny("attn: %s: holds %s, expected that of %s, %s", job->in[i].path,
+                        DTYPE_NAMES[dtype], job->dtype_given ? "--dtype" : job->in[Q].path,
+                        DTYPE_NAMES[job->semantics.dtype]);
         }
     }
-    return EXIT_DONE;
+    return true;
 }
 
-static int dims_of(const struct job *job, const struct input *input, struct dims *dims) {
+static bool dims_of(const struct job *job, const struct input *input, struct dims *dims) {
     const struct npy *array = &input->array;
     const bool packed = job->in[CU_Q].path != NULL;
     if (array->dims != 3 && (array->dims != 4 || packed)) {
         char text[192];
-        return complain("attn: %s: shape %s, expected 3%s dimensions", input->path,
-                        npy_shape_text(array->shape, array->dims, text, sizeof text),
-                        packed ? "" : " or 4");
+        return deny("attn: %s: shape %s, expected 3%s dimensions", input->path,
+                    npy_shape_text(array->shape, array->dims, text, sizeof text),
+                    packed ? "" : " or 4");
     }
     const int64_t *last = array->shape + array->dims - 3;
     const bool seq_first = job->semantics.layout == ATTN_BSHD;
@@ -155,93 +151,86 @@ static int dims_of(const struct job *job, const struct input *input, struct dims
                           .heads = last[seq_first ? 1 : 0],
                           .seq = last[seq_first ? 0 : 1],
                           .dim = last[2]};
-    return EXIT_DONE;
+    return true;
 }
 
-static int same(const struct input *input, const struct input *other, const char *what,
-                int64_t value, int64_t expected) {
-    if (value == expected) {
-        return EXIT_DONE;
-    }
-    return complain("attn: %s: %s %" PRId64 ", expected that of %s, %" PRId64, input->path, what,
-                    value, other->path, expected);
+static bool same(const struct input *input, const struct input *other, const char *what,
+                 int64_t value, int64_t expected) {
+    return value == expected || deny("attn: %s: %s %" PRId64 ", expected that of %s, %" PRId64,
+                                     input->path, what, value, other->path, expected);
 }
 
-/* A vector of `count` elements. */
-static int check_vector(const struct input *input, const char *what, int64_t count) {
+/* A vector of `count` elements, or none. */
+static bool check_vector(const struct input *input, const char *what, int64_t count) {
     const struct npy *array = &input->array;
-    if (input->path == NULL || (array->dims == 1 && array->shape[0] == count)) {
-        return EXIT_DONE;
-    }
     char text[192];
-    return complain("attn: %s: shape %s, expected (%" PRId64 ",), %s", input->path,
-                    npy_shape_text(array->shape, array->dims, text, sizeof text), count, what);
+    return input->path == NULL || (array->dims == 1 && array->shape[0] == count) ||
+           deny("attn: %s: shape %s, expected (%" PRId64 ",), %s", input->path,
+                npy_shape_text(array->shape, array->dims, text, sizeof text), count, what);
+}
+
+static bool check_element(const struct input *input, int64_t i, int64_t least, int64_t most) {
+    const int32_t value = ((const int32_t *)input->array.data)[i];
+    return (value >= least && value <= most) ||
+           deny("attn: %s: element %" PRId64 " is %d, expected %" PRId64 " to %" PRId64,
+                input->path, i, value, least, most);
 }
 
 /* Of cu_seqlens: from 0 upwards to the number of rows. The longest sequence. */
-static int check_bounds(const struct input *input, int64_t rows, int64_t *longest) {
+static bool check_bounds(const struct input *input, int64_t rows, int64_t *longest) {
     const int32_t *cu = input->array.data;
     const int64_t last = input->array.shape[0] - 1;
     *longest = 0;
     for (int64_t i = 0, before = 0; i <= last; before = cu[i++]) {
-        const int64_t least = i == last ? rows : before, most = i == 0 ? 0 : rows;
-        if (cu[i] < least || cu[i] > most) {
-            return complain("attn: %s: element %" PRId64 " is %d, expected %" PRId64 " to %" PRId64,
-                            input->path, i, cu[i], least, most);
+        if (!check_element(input, i, i == last ? rows : before, i == 0 ? 0 : rows)) {
+            return false;
         }
         *longest = cu[i] - before > *longest ? cu[i] - before : *longest;
     }
-    return EXIT_DONE;
+    return true;
 }
 
-static int check_packed(const struct job *job, attn_problem *problem) {
+static bool check_packed(const struct job *job, attn_problem *problem) {
     const struct input *q = &job->in[CU_Q], *kv = &job->in[CU_KV];
     if ((q->path == NULL) != (kv->path == NULL)) {
-        return complain("attn: %s is given alone, expected --cu-seqlens-q and --cu-seqlens-kv",
-                        INPUT[q->path != NULL ? CU_Q : CU_KV].name);
+        return deny("attn: %s is given alone, expected --cu-seqlens-q and --cu-seqlens-kv",
+                    INPUT[q->path != NULL ? CU_Q : CU_KV].name);
     }
     if (q->path == NULL) {
-        return EXIT_DONE;
+        return true;
     }
     const int64_t count = q->array.dims == 1 && q->array.shape[0] > 0 ? q->array.shape[0] : 1;
     problem->packed = true;
     problem->total_q = problem->seq_q;
     problem->total_kv = problem->seq_kv;
     problem->batch = count - 1;
-    return check_vector(q, "batch + 1", count) == EXIT_DONE &&
-                   check_vector(kv, "as --cu-seqlens-q", count) == EXIT_DONE &&
-                   check_bounds(q, problem->total_q, &problem->seq_q) == EXIT_DONE
-               ? check_bounds(kv, problem->total_kv, &problem->seq_kv)
-               : EXIT_BAD_INPUT;
+    return check_vector(q, "batch + 1", count) && check_vector(kv, "as --cu-seqlens-q", count) &&
+           check_bounds(q, problem->total_q, &problem->seq_q) &&
+           check_bounds(kv, problem->total_kv, &problem->seq_kv);
 }
 
 /* Of Q or of K: as many rows as the sequences have, at most. */
-static int check_used(const struct job *job, const attn_problem *problem, int which, int bounds,
-                      int64_t rows) {
+static bool check_used(const struct job *job, const attn_problem *problem, int which, int bounds,
+                       int64_t rows) {
     const struct input *input = &job->in[which];
-    const int32_t *used = input->array.data, *cu = job->in[bounds].array.data;
-    int status = check_vector(input, "the batch", problem->batch);
-    for (int64_t b = 0; input->path != NULL && status == EXIT_DONE && b < problem->batch; b++) {
-        const int64_t most = cu != NULL ? cu[b + 1] - cu[b] : rows;
-        if (used[b] < 0 || used[b] > most) {
-            status = complain("attn: %s: element %" PRId64 " is %d, expected 0 to %" PRId64,
-                              input->path, b, used[b], most);
-        }
+    const int32_t *cu = job->in[bounds].array.data;
+    bool good = check_vector(input, "the batch", problem->batch);
+    for (int64_t b = 0; input->path != NULL && good && b < problem->batch; b++) {
+        good = check_element(input, b, 0, cu != NULL ? cu[b + 1] - cu[b] : rows);
     }
-    return status;
+    return good;
 }
 
-static int check_shapes(struct job *job) {
+static bool check_shapes(struct job *job) {
     struct dims q = {0}, k = {0}, v = {0};
     const struct input *of_q = &job->in[Q], *of_k = &job->in[K], *of_v = &job->in[V];
-    if (dims_of(job, of_q, &q) != EXIT_DONE || dims_of(job, of_k, &k) != EXIT_DONE ||
-        dims_of(job, of_v, &v) != EXIT_DONE ||
-        same(of_k, of_q, "batch", k.batch, q.batch) != EXIT_DONE ||
-        same(of_v, of_q, "batch", v.batch, q.batch) != EXIT_DONE ||
-        same(of_k, of_q, "head dimension", k.dim, q.dim) != EXIT_DONE ||
-        same(of_v, of_k, "heads", v.heads, k.heads) != EXIT_DONE ||
-        same(of_v, of_k, "sequence length", v.seq, k.seq) != EXIT_DONE) {
-        return EXIT_BAD_INPUT;
+    if (!dims_of(job, of_q, &q) || !dims_of(job, of_k, &k) || !dims_of(job, of_v, &v) ||
+        !same(of_k, of_q, "batch", k.batch, q.batch) ||
+        !same(of_v, of_q, "batch", v.batch, q.batch) ||
+        !same(of_k, of_q, "head dimension", k.dim, q.dim) ||
+        !same(of_v, of_k, "heads", v.heads, k.heads) ||
+        !same(of_v, of_k, "sequence length", v.seq, k.seq)) {
+        return false;
     }
     attn_problem *problem = &job->problem;
     attn_problem_init(problem);
@@ -256,23 +245,18 @@ static int check_shapes(struct job *job) {
     problem->bias = job->in[BIAS].path != NULL;
     problem->mask = job->in[MASK].path != NULL;
     problem->sink = job->in[SINK].path != NULL;
-    if (check_vector(&job->in[SINK], "the heads of Q", q.heads) != EXIT_DONE ||
-        check_packed(job, problem) != EXIT_DONE) {
-        return EXIT_BAD_INPUT;
-    }
     problem->offsets = job->in[OFFSETS].path != NULL;
-    if (check_vector(&job->in[OFFSETS], "the batch", problem->batch) != EXIT_DONE) {
-        return EXIT_BAD_INPUT;
-    }
     problem->used_q = job->in[USED_Q].path != NULL;
     problem->used_kv = job->in[USED_KV].path != NULL;
-    const int status = check_used(job, problem, USED_Q, CU_Q, problem->seq_q);
-    return status != EXIT_DONE ? status : check_used(job, problem, USED_KV, CU_KV, problem->seq_kv);
+    return check_vector(&job->in[SINK], "the heads of Q", q.heads) && check_packed(job, problem) &&
+           check_vector(&job->in[OFFSETS], "the batch", problem->batch) &&
+           check_used(job, problem, USED_Q, CU_Q, problem->seq_q) &&
+           check_used(job, problem, USED_KV, CU_KV, problem->seq_kv);
 }
 
 /* Fits a bias or a mask to (batch, heads, seq_q, seq_kv) as NumPy would: dimensions are matched
  * from the last, one that is missing or 1 serves for all. */
-static int fit(const struct input *input, const attn_problem *problem, attn_bias_strides *fitted) {
+static bool fit(const struct input *input, const attn_problem *problem, attn_bias_strides *fitted) {
     const struct npy *array = &input->array;
     const int64_t full[4] = {problem->batch, problem->heads_q, problem->seq_q, problem->seq_kv};
     int64_t strides[4] = {0, 0, 0, 0};
@@ -286,38 +270,35 @@ static int fit(const struct input *input, const attn_problem *problem, attn_bias
     }
     if (!fits) {
         char have[192], want[192];
-        return complain(
-            "attn: %s: shape %s does not broadcast to (batch, heads, seq_q, seq_kv) = %s",
-            input->path, npy_shape_text(array->shape, array->dims, have, sizeof have),
-            npy_shape_text(full, 4, want, sizeof want));
+        return deny("attn: %s: shape %s does not broadcast to (batch, heads, seq_q, seq_kv) = %s",
+                    input->path, npy_shape_text(array->shape, array->dims, have, sizeof have),
+                    npy_shape_text(full, 4, want, sizeof want));
     }
     *fitted = (attn_bias_strides){strides[0], strides[1], strides[2], strides[3]};
-    return EXIT_DONE;
+    return true;
 }
 
-static int read_inputs(struct job *job) {
+static bool read_inputs(struct job *job) {
     attn_problem *p = &job->problem;
+    attn_error why = {""};
     for (int i = 0; i < INPUTS; i++) {
-        if (load(&job->in[i], INPUT[i].take) != EXIT_DONE) {
-            return EXIT_BAD_INPUT;
+        if (!load(&job->in[i], INPUT[i].take)) {
+            return false;
         }
     }
-    if (check_dtypes(job) != EXIT_DONE || check_shapes(job) != EXIT_DONE ||
-        (p->bias && (fit(&job->in[BIAS], p, &p->bias_strides) != EXIT_DONE ||
-                     dtype_of(job, &job->in[BIAS], &p->bias_dtype) != EXIT_DONE)) ||
-        (p->mask && fit(&job->in[MASK], p, &p->mask_strides) != EXIT_DONE)) {
-        return EXIT_BAD_INPUT;
-    }
-    attn_error why = {""};
-    return attn_problem_check(p, &why) == ATTN_OK ? EXIT_DONE : complain("attn: %s", why.text);
+    return check_dtypes(job) && check_shapes(job) &&
+           (!p->bias || (fit(&job->in[BIAS], p, &p->bias_strides) &&
+                         dtype_of(job, &job->in[BIAS], &p->bias_dtype))) &&
+           (!p->mask || fit(&job->in[MASK], p, &p->mask_strides)) &&
+           (attn_problem_check(p, &why) == ATTN_OK || deny("attn: %s", why.text));
 }
 
 /* ---- outputs --------------------------------------------------------------------------------- */
 
-static int open_product(struct product *product) {
+static bool open_product(struct product *product) {
     attn_error why = {""};
     if (!output_open(&product->output, product->path, &why)) {
-        return complain("attn: %s: %s", product->path, why.text);
+        return deny("attn: %s: %s", product->path, why.text);
     }
     struct npy *array = &product->array;
     array->bytes = npy_type_size(array->type);
@@ -326,13 +307,13 @@ static int open_product(struct product *product) {
     }
     array->data = allocate_aligned(array->bytes);
     if (array->data == NULL) {
-        return complain("attn: %s: out of memory for %zu bytes", product->path, array->bytes);
+        return deny("attn: %s: out of memory for %zu bytes", product->path, array->bytes);
     }
     memset(array->data, 0, array->bytes); /* --used-q: some rows are not written */
-    return EXIT_DONE;
+    return true;
 }
 
-static int open_products(struct job *job) {
+static bool open_products(struct job *job) {
     const attn_problem *p = &job->problem;
     const struct npy *q = &job->in[Q].array;
     struct product *o = &job->out[O], *lse = &job->out[LSE];
@@ -342,46 +323,38 @@ static int open_products(struct job *job) {
     lse->array = (struct npy){.type = NPY_FLOAT32, .dims = q->dims - 1};
     const int64_t shape[3] = {p->batch, p->heads_q, p->packed ? p->total_q : p->seq_q};
     memcpy(lse->array.shape, shape + (q->dims == 3), sizeof *shape * (size_t)(q->dims - 1));
-    if (open_product(o) != EXIT_DONE || (lse->path != NULL && open_product(lse) != EXIT_DONE)) {
-        return EXIT_BAD_INPUT;
-    }
-    if (lse->path != NULL && strcmp(o->output.target, lse->output.target) == 0) {
-        return complain("attn: -o and --lse name the same file, %s", o->path);
-    }
-    return EXIT_DONE;
-}
-
-static int write_product(struct product *product) {
-    attn_error why = {""};
-    if (!npy_write(product->output.file, &product->array)) {
-        return complain("attn: %s: cannot write: %s", product->path, strerror(errno));
-    }
-    return output_finish(&product->output, &why)
-               ? EXIT_DONE
-               : complain("attn: %s: %s", product->path, why.text);
+    return open_product(o) &&
+           (lse->path == NULL ||
+            (open_product(lse) && (strcmp(o->output.target, lse->output.target) != 0 ||
+                                   deny("attn: -o and --lse name the same file, %s", o->path))));
 }
 
 /* What is written in place comes last: it cannot be taken back. */
-static int write_products(struct job *job) {
-    int status = EXIT_DONE;
-    for (int in_place = 0; in_place <= 1; in_place++) {
-        for (int i = 0; i < PRODUCTS && status == EXIT_DONE; i++) {
-            if (job->out[i].path != NULL && (job->out[i].output.slot < 0) == in_place) {
-                status = write_product(&job->out[i]);
-            }
+static bool write_products(struct job *job) {
+    attn_error why = {""};
+    for (int i = 0; i < 2 * PRODUCTS; i++) {
+        struct product *product = &job->out[i % PRODUCTS];
+        if (product->path == NULL || (product->output.slot < 0) != (i >= PRODUCTS)) {
+            continue;
+        }
+        if (!npy_write(product->output.file, &product->array)) {
+            return deny("attn: %s: cannot write: %s", product->path, strerror(errno));
+        }
+        if (!output_finish(&product->output, &why)) {
+            return deny("attn: %s: %s", product->path, why.text);
         }
     }
-    return status;
+    return true;
 }
 
-static int publish(struct job *job) {
+static bool publish(struct job *job) {
     attn_error why = {""};
     for (int i = 0; i < PRODUCTS; i++) {
         if (job->out[i].path != NULL && !output_publish(&job->out[i].output, &why)) {
-            return complain("attn: %s: %s", job->out[i].path, why.text);
+            return deny("attn: %s: %s", job->out[i].path, why.text);
         }
     }
-    return EXIT_DONE;
+    return true;
 }
 
 /* ---- compute --------------------------------------------------------------------------------- */
@@ -454,11 +427,7 @@ static void product_json(struct json *json, const char *key, const struct produc
     json_open(json, key, '{');
     json_text(json, "file", product->path);
     json_text(json, "dtype", npy_type_name(product->array.type));
-    json_open(json, "shape", '[');
-    for (int d = 0; d < product->array.dims; d++) {
-        json_int(json, NULL, product->array.shape[d]);
-    }
-    json_close(json);
+    json_ints(json, "shape", product->array.shape, (size_t)product->array.dims);
     json_close(json);
 }
 
@@ -509,40 +478,34 @@ static void report_text(const struct job *job) {
     }
 }
 
-/* A wrong result is not written: the file would pass for a right one. */
-static int refuse_result(const struct job *job) {
-    char text[512];
-    if (job->json) {
-        report_json(job);
-    }
-    attn_comparison_print(&job->verdict.comparison, text, sizeof text);
-    complain("attn: the result is wrong, %s was not written: %s", job->out[O].path, text);
-    return EXIT_FAILED_CHECK;
-}
-
 static int run(struct job *job) {
     if (job->json && wants_stdout(job)) {
         return complain("attn: --json and a file named - both want stdout");
     }
-    if (read_inputs(job) != EXIT_DONE || open_products(job) != EXIT_DONE) {
+    if (!read_inputs(job) || !open_products(job)) {
         return EXIT_BAD_INPUT;
     }
     const int computed = compute(job);
     if (computed != EXIT_DONE) {
         return computed;
     }
-    if (job->verify && !job->verdict.comparison.pass) {
-        return refuse_result(job);
-    }
-    if (write_products(job) != EXIT_DONE) {
+    /* A wrong result is not written: the file would pass for a right one. */
+    const bool wrong = job->verify && !job->verdict.comparison.pass;
+    if (!wrong && !write_products(job)) {
         return EXIT_BAD_INPUT;
     }
     if (job->json) {
         report_json(job);
-    } else {
+    } else if (!wrong) {
         report_text(job);
     }
-    return flush_stdout() == EXIT_DONE ? publish(job) : EXIT_BAD_INPUT;
+    if (wrong) {
+        char text[512];
+        attn_comparison_print(&job->verdict.comparison, text, sizeof text);
+        complain("attn: the result is wrong, %s was not written: %s", job->out[O].path, text);
+        return EXIT_FAILED_CHECK;
+    }
+    return flush_stdout() == EXIT_DONE && publish(job) ? EXIT_DONE : EXIT_BAD_INPUT;
 }
 
 static void clean_up(struct job *job) {
