@@ -72,7 +72,7 @@ bool take_numbers(struct cursor *c, const char *what, uint64_t *numbers, uint32_
                                     (int)field_length(c), c->at);
 }
 
-bool check_bytes(const struct content *content, attn_error *why) {
+static bool check_bytes(const struct content *content, attn_error *why) {
     if (content->count == 0 || content->count > BYTES_MOST / content->type->bytes) {
         return explain(why, "%zu elements of %s, expected 1 or more in at most 4 GiB",
                        content->count, content->type->name);
@@ -88,8 +88,14 @@ static void make_value(struct check_arg *arg, size_t bytes, size_t align) {
     arg->value = must(calloc(bytes > 0 ? bytes : 1, 1));
 }
 
-static bool parse_buffer(struct check_arg *arg, struct cursor *c, attn_error *why) {
+static void make_pointer(struct check_arg *arg) {
+    make_value(arg, sizeof arg->memory, sizeof arg->memory);
+}
+
+static bool parse_buffer(struct check_arg *arg, struct cursor *c, int depth, attn_error *why) {
     uint64_t count = 0;
+    (void)depth;
+    make_pointer(arg);
     if (!take_type(c, &arg->content.type, why) || !take_colon(c, "type", why) ||
         !take_number(c, "count", &count, why) || !take_colon(c, "count", why)) {
         return false;
@@ -139,10 +145,11 @@ static bool count_tensor(struct check_arg *arg, attn_error *why) {
     return check_bytes(&arg->content, why);
 }
 
-/* What follows "tmap:". */
-static bool parse_tensor(struct check_arg *arg, struct cursor *c, attn_error *why) {
+static bool parse_tensor(struct check_arg *arg, struct cursor *c, int depth, attn_error *why) {
     uint64_t box[CHECK_RANK] = {0};
     uint32_t strides = 0, boxes = 0;
+    (void)depth;
+    make_value(arg, CHECK_MAP_BYTES, 64);
     if (!take_type(c, &arg->content.type, why) || !take_colon(c, "type", why) ||
         !take_numbers(c, "dims", arg->size, CHECK_RANK, &arg->rank, why) ||
         !take_colon(c, "dims", why) ||
@@ -187,7 +194,8 @@ static bool make_map(const struct check_arg *arg, vgpu *gpu, attn_error *why) {
 
 /* ---- other kinds ----------------------------------------------------------------------------- */
 
-static bool parse_bytes(struct check_arg *arg, const struct cursor *c, attn_error *why) {
+static bool parse_bytes(struct check_arg *arg, struct cursor *c, int depth, attn_error *why) {
+    (void)depth;
     const size_t length = strlen(c->at);
     if (length == 0 || length % 2 != 0 || length / 2 > VALUE_MOST ||
         strspn(c->at, "0123456789abcdefABCDEF") != length) {
@@ -230,10 +238,23 @@ static bool parse_part(struct check_arg *arg, size_t index, const char *text, in
            explain(why, "%s: %.400s", label, fault.text);
 }
 
+/* The parts' values, as in a struct, or in the memory of a pointer; returns the bytes. */
+static size_t gather(const struct check_arg *arg, unsigned char *to) {
+    size_t at = 0;
+    for (size_t i = 0; i < arg->part_count; i++) {
+        const struct check_arg *part = &arg->parts[i];
+        at = (at + part->align - 1) / part->align * part->align;
+        if (to != NULL) {
+            memcpy(to + at, part->value, part->value_bytes);
+        }
+        at += part->value_bytes;
+    }
+    return at;
+}
+
 /* Parts are between commas; each lies at a multiple of its alignment, as in C. */
-static bool parse_struct(struct check_arg *arg, const struct cursor *c, int depth,
-                         attn_error *why) {
-    size_t count = 1, bytes = 0, align = 1;
+static bool parse_struct(struct check_arg *arg, struct cursor *c, int depth, attn_error *why) {
+    size_t count = 1, align = 1;
     for (const char *at = c->at; *at != '\0'; at++) {
         count += *at == ',';
     }
@@ -248,11 +269,9 @@ static bool parse_struct(struct check_arg *arg, const struct cursor *c, int dept
     }
     free(copy);
     for (size_t i = 0; good && i < count; i++) {
-        const struct check_arg *part = &arg->parts[i];
-        align = part->align > align ? part->align : align;
-        bytes = (bytes + part->align - 1) / part->align * part->align + part->value_bytes;
+        align = arg->parts[i].align > align ? arg->parts[i].align : align;
     }
-    make_value(arg, (bytes + align - 1) / align * align, align);
+    make_value(arg, good ? (gather(arg, NULL) + align - 1) / align * align : 0, align);
     return good;
 }
 
@@ -263,6 +282,9 @@ static bool parse_numba(struct check_arg *arg, struct cursor *c, int depth, attn
     uint64_t dims[CHECK_RANK], items = 1;
     uint32_t count;
     char text[512];
+    if (depth > 0) {
+        return explain(why, "numba:... is no part of another argument");
+    }
     if (!take_type(c, &type, why) || !take_colon(c, "type", why) ||
         !take_numbers(c, "dims", dims, CHECK_RANK, &count, why) || !take_colon(c, "dims", why)) {
         return false;
@@ -319,59 +341,40 @@ static bool parse_pointers(struct check_arg *arg, struct cursor *c, int depth, a
             return explain(why, "%s is no pointer, expected buf or ptr", arg->parts[i].label);
         }
     }
-    make_value(arg, sizeof arg->memory, sizeof arg->memory);
+    make_pointer(arg);
     return true;
+}
+
+static bool parse_pointer(struct check_arg *arg, struct cursor *c, int depth, attn_error *why) {
+    make_parts(arg, 1);
+    make_pointer(arg);
+    return parse_part(arg, 0, c->at, depth, why);
 }
 
 static bool parse_any(struct check_arg *arg, const char *label, const char *text, int depth,
                       attn_error *why) {
-    struct cursor c = {text};
-    const size_t length = field_length(&c);
     static const struct {
         const char *name;
         enum check_arg_kind kind;
-    } KINDS[] = {{"buf", CHECK_BUFFER},  {"tmap", CHECK_TENSOR},  {"struct", CHECK_STRUCT},
-                 {"ptr", CHECK_POINTER}, {"ptrs", CHECK_POINTER}, {"bytes", CHECK_SCALAR},
-                 {"numba", CHECK_STRUCT}};
-    const char *name = "";
+        bool (*parse)(struct check_arg *arg, struct cursor *c, int depth, attn_error *why);
+    } KINDS[] = {{"buf", CHECK_BUFFER, parse_buffer},     {"tmap", CHECK_TENSOR, parse_tensor},
+                 {"struct", CHECK_STRUCT, parse_struct},  {"ptr", CHECK_POINTER, parse_pointer},
+                 {"ptrs", CHECK_POINTER, parse_pointers}, {"bytes", CHECK_SCALAR, parse_bytes},
+                 {"numba", CHECK_STRUCT, parse_numba}};
+    struct cursor c = {text};
+    const size_t length = field_length(&c);
     *arg = (struct check_arg){.kind = CHECK_SCALAR};
     snprintf(arg->label, sizeof arg->label, "%s", label);
     for (size_t i = 0; i < sizeof KINDS / sizeof *KINDS; i++) {
         if (strlen(KINDS[i].name) == length && strncmp(text, KINDS[i].name, length) == 0) {
-            name = KINDS[i].name;
-            arg->kind = KINDS[i].kind;
             c.at += length;
+            arg->kind = KINDS[i].kind;
+            return (depth <= DEPTH_MOST ||
+                    explain(why, "parts within parts, more than %d deep", DEPTH_MOST)) &&
+                   take_colon(&c, KINDS[i].name, why) && KINDS[i].parse(arg, &c, depth, why);
         }
     }
-    if (*name == '\0') {
-        return parse_scalar(arg, &c, why);
-    }
-    if (depth > DEPTH_MOST) {
-        return explain(why, "parts within parts, more than %d deep", DEPTH_MOST);
-    }
-    if (!take_colon(&c, name, why)) {
-        return false;
-    }
-    switch (arg->kind) {
-    case CHECK_BUFFER:
-        make_value(arg, sizeof arg->memory, sizeof arg->memory);
-        return parse_buffer(arg, &c, why);
-    case CHECK_TENSOR: make_value(arg, CHECK_MAP_BYTES, 64); return parse_tensor(arg, &c, why);
-    case CHECK_STRUCT:
-        if (strcmp(name, "numba") != 0) {
-            return parse_struct(arg, &c, depth, why);
-        }
-        return depth == 0 ? parse_numba(arg, &c, depth, why)
-                          : explain(why, "numba:... is no part of another argument");
-    case CHECK_SCALAR: return parse_bytes(arg, &c, why);
-    default: break;
-    }
-    if (strcmp(name, "ptrs") == 0) {
-        return parse_pointers(arg, &c, depth, why);
-    }
-    make_parts(arg, 1);
-    make_value(arg, sizeof arg->memory, sizeof arg->memory);
-    return parse_part(arg, 0, c.at, depth, why);
+    return parse_scalar(arg, &c, why);
 }
 
 bool check_arg_parse(struct check_arg *arg, size_t index, const char *text, attn_error *why) {
@@ -404,26 +407,17 @@ const char *check_arg_text(const struct check_arg *arg, char *text, size_t size)
 
 /* ---- around a launch ------------------------------------------------------------------------- */
 
-/* The parts' values, as in a struct, or in the memory of a pointer; returns the bytes. */
-static size_t gather(const struct check_arg *arg, unsigned char *to) {
-    size_t at = 0;
-    for (size_t i = 0; i < arg->part_count; i++) {
-        const struct check_arg *part = &arg->parts[i];
-        at = (at + part->align - 1) / part->align * part->align;
-        if (to != NULL) {
-            memcpy(to + at, part->value, part->value_bytes);
-        }
-        at += part->value_bytes;
-    }
-    return at;
-}
-
 static bool allocate(struct check_arg *arg, vgpu *gpu, const void *from, size_t bytes,
                      attn_error *why) {
     vgpu_error fault;
-    return (vgpu_malloc(gpu, bytes, arg->label, &arg->memory, &fault) == VGPU_OK &&
-            (from == NULL || vgpu_write(gpu, arg->memory, from, bytes, &fault) == VGPU_OK)) ||
-           explain(why, "%.300s", fault.text);
+    const bool good =
+        (vgpu_malloc(gpu, bytes, arg->label, &arg->memory, &fault) == VGPU_OK &&
+         (from == NULL || vgpu_write(gpu, arg->memory, from, bytes, &fault) == VGPU_OK)) ||
+        explain(why, "%.300s", fault.text);
+    if (arg->kind != CHECK_TENSOR) {
+        memcpy(arg->value, &arg->memory, sizeof arg->memory);
+    }
+    return good;
 }
 
 static bool point(struct check_arg *arg, vgpu *gpu, attn_error *why) {
@@ -436,26 +430,20 @@ static bool point(struct check_arg *arg, vgpu *gpu, attn_error *why) {
 }
 
 bool check_arg_place(struct check_arg *arg, vgpu *gpu, attn_error *why) {
+    const struct content *content = &arg->content;
     for (size_t i = 0; i < arg->part_count; i++) {
         if (!check_arg_place(&arg->parts[i], gpu, why)) {
             return false;
         }
     }
-    const struct content *content = &arg->content;
-    bool good = true;
     switch (arg->kind) {
     case CHECK_SCALAR: return true;
     case CHECK_STRUCT: gather(arg, arg->value); return true;
-    case CHECK_POINTER: good = point(arg, gpu, why); break;
-    default:
-        good = allocate(arg, gpu, content->initial, content->count * content->type->bytes, why);
-        break;
+    case CHECK_POINTER: return point(arg, gpu, why);
+    default: break;
     }
-    if (good && arg->kind == CHECK_TENSOR) {
-        return make_map(arg, gpu, why);
-    }
-    memcpy(arg->value, &arg->memory, sizeof arg->memory);
-    return good;
+    return allocate(arg, gpu, content->initial, content->count * content->type->bytes, why) &&
+           (arg->kind != CHECK_TENSOR || make_map(arg, gpu, why));
 }
 
 void check_arg_release(struct check_arg *arg, vgpu *gpu) {
