@@ -88,6 +88,5 @@ void report_times(const struct pack_report *report, struct doc *doc);     /* tim
 void report_beside(const struct pack_report *report, struct doc *doc);    /* peers.c */
 void report_resources(const struct pack_report *report, struct doc *doc); /* tables.c */
 void report_parity(const struct pack_report *report, struct doc *doc);    /* tables.c */
-void report_matrix(const struct pack_report *report, struct doc *doc);    /* matrix.c */
 
 #endif /* ATTEST_REPORT_REPORT_H */

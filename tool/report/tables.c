@@ -79,8 +79,7 @@ static void put_values(const struct pack_report *report, enum stage stage, const
             continue;
         }
         doc_row(doc);
-        doc_cell(doc, "%s", "");
-        doc_code(doc, slot->unit_name, "%s", slot->variant);
+        doc_unit(doc, slot->unit_name, slot->variant);
         doc_cell(doc, "%s", slot->device);
         doc_gate(doc, slot->gate);
         for (size_t k = 0; k < count; k++) {
@@ -127,8 +126,7 @@ void report_parity(const struct pack_report *report, struct doc *doc) {
             }
         }
         doc_row(doc);
-        doc_cell(doc, "%s", "");
-        doc_code(doc, slot->unit_name, "%s", slot->variant);
+        doc_unit(doc, slot->unit_name, slot->variant);
         doc_cell(doc, "%s", STAGE_NAMES[slot->stage]);
         doc_cell(doc, "%s", slot->device);
         doc_gate(doc, slot->gate);
