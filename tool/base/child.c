@@ -7,7 +7,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,15 +67,31 @@ int child_spawn(pid_t *process, const char *const argv[], const char *program, i
     return error;
 }
 
-static bool has_ended(pid_t process) {
-    siginfo_t info = {0};
-    return waitid(P_PID, (id_t)process, &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
-           info.si_pid == process;
+bool child_ended(pid_t process, double deadline) {
+    const struct timespec nap = {.tv_nsec = 2000000};
+    for (;; nanosleep(&nap, NULL)) {
+        siginfo_t info = {0};
+        const int answer = waitid(P_PID, (id_t)process, &info, WEXITED | WNOHANG | WNOWAIT);
+        if ((answer == 0 && info.si_pid == process) || (answer < 0 && errno != EINTR)) {
+            return true;
+        }
+        if (clock_seconds() > deadline) {
+            return false;
+        }
+    }
+}
+
+void child_reap(pid_t process, struct child *child) {
+    int status = 0;
+    while (waitpid(process, &status, 0) < 0 && errno == EINTR) {
+    }
+    child->code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    child->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
 }
 
 /* Returns the signal that is to end this program, or 0. */
 static int wait_for(pid_t process, const sigset_t *awaited, double deadline, bool *timed_out) {
-    while (!has_ended(process)) {
+    while (!child_ended(process, 0)) {
         const double left = deadline - clock_seconds();
         if (left <= 0) {
             *timed_out = true;
@@ -150,18 +165,12 @@ static bool run(const struct work *work, const char *log, double limit, struct c
     /* Before it is reaped, so that its number is still its own. */
     kill(-process, SIGKILL);
     kill(process, SIGKILL); /* a function that has not come to its setpgid yet */
-    int status = 0;
-    while (waitpid(process, &status, 0) < 0 && errno == EINTR) {
-    }
+    child_reap(process, child);
+    child->code = child->timed_out ? -1 : child->code;
     child->seconds = clock_seconds() - started;
     sigprocmask(SIG_SETMASK, &before, NULL);
     if (ending != 0) {
         raise(ending);
-    }
-    if (!child->timed_out && WIFEXITED(status)) {
-        child->code = WEXITSTATUS(status);
-    } else if (WIFSIGNALED(status)) {
-        child->signal = WTERMSIG(status);
     }
     return true;
 }

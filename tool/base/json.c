@@ -91,6 +91,12 @@ void json_close(struct json *json) {
     }
 }
 
+void json_close_all(struct json *json) {
+    while (json->depth > 0) {
+        json_close(json);
+    }
+}
+
 /* ---- values ---------------------------------------------------------------------------------- */
 
 static void put_value(struct json *json, const char *key, const char *value) {

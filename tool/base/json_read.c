@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include "base/file.h"
-#include "base/json.h"
 #include "base/message.h"
 
 _Static_assert((int)JSON_READ_DEPTH <= (int)JSON_MAX_DEPTH, "what is read can be written");
@@ -469,9 +468,7 @@ void memo_begin(struct memo *memo) {
 }
 
 struct json_value *memo_end(struct memo *memo, attn_error *why) {
-    while (memo->json.depth > 0) {
-        json_close(&memo->json);
-    }
+    json_close_all(&memo->json);
     must(fclose(memo->json.out) == 0 ? memo->text : NULL);
     struct json_value *document = json_read(memo->text, memo->bytes, why);
     free(memo->text);

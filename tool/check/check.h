@@ -3,20 +3,7 @@
  * check.h - the parts of `attest check`: element types and what memory holds (fill.c), the
  * arguments of a launch (args.c), shapes (sweep.c), what is expected of buffers after it
  * (expect.c), PTX (source.c). launches.c runs them, verb.c puts all together.
- *
- *     TYPE:VALUE                                          i32:7  f32:0.5
- *     buf:TYPE:COUNT:FILL                                 buf:f16:4096:rand:7
- *     tmap:TYPE:D0xD1[x...]:S1[x...]:B0xB1[x...]:SWIZZLE:FILL  tmap:f16:64x128:128:64x64:128:iota
- *     struct:ARG,ARG...    laid out as in C                struct:buf:f32:64:rand,i32:64,f32:0.5
- *     bytes:HEX            as they are                     bytes:00ff10
- *     numba:TYPE:D0[xD1...]:FILL  the parameters that numba makes of an array, D0 outermost
- *     ptr:ARG              a pointer to such a value       ptr:tmap:...  ptr:struct:i32:1,f32:2
- *     ptrs:COUNT:ARG       an array of such pointers       ptrs:3:buf:f32:64:rand
- *
- * FILL is zero, iota, uninit, const:VALUE, rand[:SEED], rand:LOW..HIGH[:SEED] or @file.npy. A
- * tensor map describes a buffer of its own: dims in elements, innermost first; strides of the dims
- * after the first, in bytes (of one dim there are none); the box; none, 32, 64 or 128 bytes of
- * swizzle.
+ * What an argument and a FILL may be is in the verb's NOTES, which attest check --help shows.
  *
  * Invariant: each launch begins with buffers that were just allocated and hold what FILL says. An
  * expectation is met only if it was compared after every launch and no element was off by more than
@@ -125,16 +112,8 @@ bool check_arg_read(const struct check_arg *arg, vgpu *gpu, void *to, attn_error
 /* "pointer to a buffer of 8 bytes"; returns the buffer. */
 const char *check_arg_text(const struct check_arg *arg, char *text, size_t size);
 
-/* What is left of an argument's text. */
-struct cursor {
-    const char *at;
-};
-size_t field_length(const struct cursor *c);
-bool take_colon(struct cursor *c, const char *before, attn_error *why);
-bool take_type(struct cursor *c, const struct element **type, attn_error *why);
-bool take_numbers(struct cursor *c, const char *what, uint64_t *numbers, uint32_t most,
-                  uint32_t *count, attn_error *why); /* "64x128x2", or none */
-bool take_number(struct cursor *c, const char *what, uint64_t *number, attn_error *why);
+/* Moves on to what follows the number, of which `what` is the name. */
+bool take_number(const char **at, const char *what, uint64_t *number, attn_error *why);
 
 /* ---- variables of the module ----------------------------------------------------------------- */
 

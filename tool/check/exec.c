@@ -8,18 +8,15 @@
  */
 #include <dlfcn.h>
 #include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "base/args.h"
 #include "base/file.h"
 #include "base/message.h"
 #include "check/check.h"
 #include "cli/verbs.h"
-#include "vgpu.h"
 
 /* ---- exec ------------------------------------------------------------------------------------ */
 

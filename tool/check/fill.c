@@ -6,7 +6,6 @@
 
 #include <errno.h>
 #include <math.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -142,9 +141,9 @@ bool element_parse(const struct element *type, const char *text, void *to, attn_
 /* ---- fills ----------------------------------------------------------------------------------- */
 
 static bool take_seed(struct content *content, const char *text, attn_error *why) {
-    struct cursor c = {text};
-    return take_number(&c, "seed", &content->seed, why) &&
-           (*c.at == '\0' || explain(why, "seed '%s', expected a whole number", text));
+    const char *at = text;
+    return take_number(&at, "seed", &content->seed, why) &&
+           (*at == '\0' || explain(why, "seed '%s', expected a whole number", text));
 }
 
 static bool take_value(const struct content *content, const char *text, long double *value,
@@ -295,11 +294,10 @@ static const struct element *element_of_ptx(const char *type) {
 
 static bool parse_symbol(struct content *content, const char *name, size_t bytes, const char *type,
                          const char *text, attn_error *why) {
-    struct cursor c = {text};
-    const size_t length = field_length(&c);
+    const size_t length = strcspn(text, ":");
     content->type = element_named(text, length);
     if (content->type != NULL && text[length] == ':') {
-        c.at += length + 1;
+        text += length + 1;
     } else {
         content->type = element_of_ptx(type);
     }
@@ -313,7 +311,7 @@ static bool parse_symbol(struct content *content, const char *name, size_t bytes
                        content->type->name);
     }
     content_shape(content, (const int64_t[]){(int64_t)content->count}, 1);
-    return content_fill(content, c.at, why);
+    return content_fill(content, text, why);
 }
 
 bool check_symbol_place(const vgpu_module *module, vgpu *gpu, const char *text, attn_error *why) {

@@ -17,7 +17,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/json.h"
 #include "base/message.h"
 #include "check/check.h"
 #include "cli/verbs.h"
@@ -155,8 +154,7 @@ static void report_json(const struct check *c, bool passed) {
     for (size_t i = 0; i < c->expect_count; i++) {
         check_expect_json(&c->expects[i], &json);
     }
-    json_close(&json);
-    json_close(&json);
+    json_close_all(&json);
     printf("}\n");
 }
 
@@ -244,10 +242,7 @@ static void list_entries(const vgpu_module *module, bool as_json) {
             print_entry(module, i, &kernel);
         }
     }
-    if (as_json) {
-        json_close(&json);
-        json_close(&json);
-    }
+    json_close_all(&json);
 }
 
 /* ---- running --------------------------------------------------------------------------------- */

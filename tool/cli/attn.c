@@ -32,24 +32,18 @@
 static const double VERIFY_BUDGET = 2e9; /* operations of the reference: seconds, not minutes */
 enum { VERIFY_SEED = 1 };
 
-/* One file on the command line and what is in it. */
-struct input {
-    const char *path;
-    struct npy array;
-};
-
-struct product {
-    const char *path;
+/* One file on the command line and what is in it, or will be. */
+struct file {
+    const char *path; /* NULL where there is none */
     struct npy array;
     struct output output;
 };
 
-enum { Q, K, V, BIAS, MASK, SINK, CU_Q, CU_KV, USED_KV, USED_Q, OFFSETS, INPUTS };
-enum { O, LSE, PRODUCTS };
+enum { Q, K, V, BIAS, MASK, SINK, CU_Q, CU_KV, USED_KV, USED_Q, OFFSETS, O, LSE, FILES };
+enum { INPUTS = O, PRODUCTS = FILES - INPUTS };
 
 struct job {
-    struct input in[INPUTS];      /* path is NULL where there is none */
-    struct product out[PRODUCTS]; /* likewise */
+    struct file files[FILES];
     struct semantics semantics;
     bool dtype_given, verify, json;
     struct runner runner;
@@ -64,13 +58,13 @@ struct dims {
     int64_t batch, heads, seq, dim;
 };
 
-/* The options of the inputs, and the fields of attn_tensors that they become. */
+/* The options, and the fields of attn_tensors that the files become. */
 #define FIELD(name) offsetof(attn_tensors, name)
 static const struct {
     const char *name, *help;
     enum npy_take take;
     size_t field;
-} INPUT[INPUTS] = {
+} OPTION[FILES] = {
     [Q] = {"--q", "queries", NPY_ATTENTION, FIELD(q)},
     [K] = {"--k", "keys; with fewer heads than Q: GQA", NPY_ATTENTION, FIELD(k)},
     [V] = {"--v", "values; their last dimension is that of O", NPY_ATTENTION, FIELD(v)},
@@ -88,31 +82,20 @@ static const struct {
                 NPY_LENGTHS, FIELD(used_q)},
     [OFFSETS] = {"--offsets", "added to --q-offset - --kv-offset of each sequence: batch integers",
                  NPY_LENGTHS, FIELD(offsets)},
-};
-static const struct {
-    const char *name, *help;
-    size_t field;
-} PRODUCT[PRODUCTS] = {
-    [O] = {"--output", "O, in Q's layout and type; - is stdout", FIELD(o)},
+    [O] = {"--output", "O, in Q's layout and type; - is stdout", NPY_ATTENTION, FIELD(o)},
     [LSE] = {"--lse",
              "also save the log-sum-exp, float32 (batch, heads, seq_q); packed (heads, total_q)",
-             FIELD(lse)},
+             NPY_LOGITS, FIELD(lse)},
 };
 
-static void set_tensor(attn_tensors *tensors, size_t field, const void *memory) {
-    memcpy((char *)tensors + field, &memory, sizeof memory);
+static void set_tensor(attn_tensors *tensors, int file, const void *memory) {
+    memcpy((char *)tensors + OPTION[file].field, &memory, sizeof memory);
 }
 
 /* ---- inputs ---------------------------------------------------------------------------------- */
 
-static bool load(struct input *input, enum npy_take take) {
-    attn_error why = {""};
-    return input->path == NULL || npy_load(input->path, take, &input->array, &why) ||
-           deny("attn: %s: %s", input->path, why.text);
-}
-
 /* What the array's elements are. uint16 is bfloat16 where the command line says so. */
-static bool dtype_of(const struct job *job, const struct input *input, attn_dtype *dtype) {
+static bool dtype_of(const struct job *job, const struct file *input, attn_dtype *dtype) {
     *dtype = (attn_dtype)input->array.type; /* NPY_ATTENTION: in the same order */
     return *dtype != ATTN_BF16 || (job->dtype_given && job->semantics.dtype == ATTN_BF16) ||
            deny("attn: %s: holds uint16; if that is bfloat16, say --dtype bf16", input->path);
@@ -121,24 +104,24 @@ static bool dtype_of(const struct job *job, const struct input *input, attn_dtyp
 static bool check_dtypes(struct job *job) {
     for (int i = Q; i <= V; i++) {
         attn_dtype dtype = ATTN_FP32;
-        if (!dtype_of(job, &job->in[i], &dtype)) {
+        if (!dtype_of(job, &job->files[i], &dtype)) {
             return false;
         }
         if (i == Q && !job->dtype_given) {
             job->semantics.dtype = (int)dtype;
         }
         if ((int)dtype != job->semantics.dtype) {
-            return deny("attn: %s: holds %s, expected that of %s, %s", job->in[i].path,
-                        DTYPE_NAMES[dtype], job->dtype_given ? "--dtype" : job->in[Q].path,
+            return deny("attn: %s: holds %s, expected that of %s, %s", job->files[i].path,
+                        DTYPE_NAMES[dtype], job->dtype_given ? "--dtype" : job->files[Q].path,
                         DTYPE_NAMES[job->semantics.dtype]);
         }
     }
     return true;
 }
 
-static bool dims_of(const struct job *job, const struct input *input, struct dims *dims) {
+static bool dims_of(const struct job *job, const struct file *input, struct dims *dims) {
     const struct npy *array = &input->array;
-    const bool packed = job->in[CU_Q].path != NULL;
+    const bool packed = job->files[CU_Q].path != NULL;
     if (array->dims != 3 && (array->dims != 4 || packed)) {
         char text[192];
         return deny("attn: %s: shape %s, expected 3%s dimensions", input->path,
@@ -154,14 +137,14 @@ static bool dims_of(const struct job *job, const struct input *input, struct dim
     return true;
 }
 
-static bool same(const struct input *input, const struct input *other, const char *what,
+static bool same(const struct file *input, const struct file *other, const char *what,
                  int64_t value, int64_t expected) {
     return value == expected || deny("attn: %s: %s %" PRId64 ", expected that of %s, %" PRId64,
                                      input->path, what, value, other->path, expected);
 }
 
 /* A vector of `count` elements, or none. */
-static bool check_vector(const struct input *input, const char *what, int64_t count) {
+static bool check_vector(const struct file *input, const char *what, int64_t count) {
     const struct npy *array = &input->array;
     char text[192];
     return input->path == NULL || (array->dims == 1 && array->shape[0] == count) ||
@@ -169,7 +152,7 @@ static bool check_vector(const struct input *input, const char *what, int64_t co
                 npy_shape_text(array->shape, array->dims, text, sizeof text), count, what);
 }
 
-static bool check_element(const struct input *input, int64_t i, int64_t least, int64_t most) {
+static bool check_element(const struct file *input, int64_t i, int64_t least, int64_t most) {
     const int32_t value = ((const int32_t *)input->array.data)[i];
     return (value >= least && value <= most) ||
            deny("attn: %s: element %" PRId64 " is %d, expected %" PRId64 " to %" PRId64,
@@ -177,7 +160,7 @@ static bool check_element(const struct input *input, int64_t i, int64_t least, i
 }
 
 /* Of cu_seqlens: from 0 upwards to the number of rows. The longest sequence. */
-static bool check_bounds(const struct input *input, int64_t rows, int64_t *longest) {
+static bool check_bounds(const struct file *input, int64_t rows, int64_t *longest) {
     const int32_t *cu = input->array.data;
     const int64_t last = input->array.shape[0] - 1;
     *longest = 0;
@@ -191,10 +174,10 @@ static bool check_bounds(const struct input *input, int64_t rows, int64_t *longe
 }
 
 static bool check_packed(const struct job *job, attn_problem *problem) {
-    const struct input *q = &job->in[CU_Q], *kv = &job->in[CU_KV];
+    const struct file *q = &job->files[CU_Q], *kv = &job->files[CU_KV];
     if ((q->path == NULL) != (kv->path == NULL)) {
         return deny("attn: %s is given alone, expected --cu-seqlens-q and --cu-seqlens-kv",
-                    INPUT[q->path != NULL ? CU_Q : CU_KV].name);
+                    OPTION[q->path != NULL ? CU_Q : CU_KV].name);
     }
     if (q->path == NULL) {
         return true;
@@ -212,8 +195,8 @@ static bool check_packed(const struct job *job, attn_problem *problem) {
 /* Of Q or of K: as many rows as the sequences have, at most. */
 static bool check_used(const struct job *job, const attn_problem *problem, int which, int bounds,
                        int64_t rows) {
-    const struct input *input = &job->in[which];
-    const int32_t *cu = job->in[bounds].array.data;
+    const struct file *input = &job->files[which];
+    const int32_t *cu = job->files[bounds].array.data;
     bool good = check_vector(input, "the batch", problem->batch);
     for (int64_t b = 0; input->path != NULL && good && b < problem->batch; b++) {
         good = check_element(input, b, 0, cu != NULL ? cu[b + 1] - cu[b] : rows);
@@ -223,7 +206,7 @@ static bool check_used(const struct job *job, const attn_problem *problem, int w
 
 static bool check_shapes(struct job *job) {
     struct dims q = {0}, k = {0}, v = {0};
-    const struct input *of_q = &job->in[Q], *of_k = &job->in[K], *of_v = &job->in[V];
+    const struct file *of_q = &job->files[Q], *of_k = &job->files[K], *of_v = &job->files[V];
     if (!dims_of(job, of_q, &q) || !dims_of(job, of_k, &k) || !dims_of(job, of_v, &v) ||
         !same(of_k, of_q, "batch", k.batch, q.batch) ||
         !same(of_v, of_q, "batch", v.batch, q.batch) ||
@@ -242,21 +225,22 @@ static bool check_shapes(struct job *job) {
     problem->seq_kv = k.seq;
     problem->head_dim = q.dim;
     problem->head_dim_v = v.dim;
-    problem->bias = job->in[BIAS].path != NULL;
-    problem->mask = job->in[MASK].path != NULL;
-    problem->sink = job->in[SINK].path != NULL;
-    problem->offsets = job->in[OFFSETS].path != NULL;
-    problem->used_q = job->in[USED_Q].path != NULL;
-    problem->used_kv = job->in[USED_KV].path != NULL;
-    return check_vector(&job->in[SINK], "the heads of Q", q.heads) && check_packed(job, problem) &&
-           check_vector(&job->in[OFFSETS], "the batch", problem->batch) &&
+    problem->bias = job->files[BIAS].path != NULL;
+    problem->mask = job->files[MASK].path != NULL;
+    problem->sink = job->files[SINK].path != NULL;
+    problem->offsets = job->files[OFFSETS].path != NULL;
+    problem->used_q = job->files[USED_Q].path != NULL;
+    problem->used_kv = job->files[USED_KV].path != NULL;
+    return check_vector(&job->files[SINK], "the heads of Q", q.heads) &&
+           check_packed(job, problem) &&
+           check_vector(&job->files[OFFSETS], "the batch", problem->batch) &&
            check_used(job, problem, USED_Q, CU_Q, problem->seq_q) &&
            check_used(job, problem, USED_KV, CU_KV, problem->seq_kv);
 }
 
 /* Fits a bias or a mask to (batch, heads, seq_q, seq_kv) as NumPy would: dimensions are matched
  * from the last, one that is missing or 1 serves for all. */
-static bool fit(const struct input *input, const attn_problem *problem, attn_bias_strides *fitted) {
+static bool fit(const struct file *input, const attn_problem *problem, attn_bias_strides *fitted) {
     const struct npy *array = &input->array;
     const int64_t full[4] = {problem->batch, problem->heads_q, problem->seq_q, problem->seq_kv};
     int64_t strides[4] = {0, 0, 0, 0};
@@ -282,20 +266,21 @@ static bool read_inputs(struct job *job) {
     attn_problem *p = &job->problem;
     attn_error why = {""};
     for (int i = 0; i < INPUTS; i++) {
-        if (!load(&job->in[i], INPUT[i].take)) {
-            return false;
+        struct file *input = &job->files[i];
+        if (input->path != NULL && !npy_load(input->path, OPTION[i].take, &input->array, &why)) {
+            return deny("attn: %s: %s", input->path, why.text);
         }
     }
     return check_dtypes(job) && check_shapes(job) &&
-           (!p->bias || (fit(&job->in[BIAS], p, &p->bias_strides) &&
-                         dtype_of(job, &job->in[BIAS], &p->bias_dtype))) &&
-           (!p->mask || fit(&job->in[MASK], p, &p->mask_strides)) &&
+           (!p->bias || (fit(&job->files[BIAS], p, &p->bias_strides) &&
+                         dtype_of(job, &job->files[BIAS], &p->bias_dtype))) &&
+           (!p->mask || fit(&job->files[MASK], p, &p->mask_strides)) &&
            (attn_problem_check(p, &why) == ATTN_OK || deny("attn: %s", why.text));
 }
 
 /* ---- outputs --------------------------------------------------------------------------------- */
 
-static bool open_product(struct product *product) {
+static bool open_product(struct file *product) {
     attn_error why = {""};
     if (!output_open(&product->output, product->path, &why)) {
         return deny("attn: %s: %s", product->path, why.text);
@@ -315,8 +300,8 @@ static bool open_product(struct product *product) {
 
 static bool open_products(struct job *job) {
     const attn_problem *p = &job->problem;
-    const struct npy *q = &job->in[Q].array;
-    struct product *o = &job->out[O], *lse = &job->out[LSE];
+    const struct npy *q = &job->files[Q].array;
+    struct file *o = &job->files[O], *lse = &job->files[LSE];
     o->array = (struct npy){.type = q->type, .dims = q->dims};
     memcpy(o->array.shape, q->shape, sizeof q->shape);
     o->array.shape[q->dims - 1] = p->head_dim_v;
@@ -333,7 +318,7 @@ static bool open_products(struct job *job) {
 static bool write_products(struct job *job) {
     attn_error why = {""};
     for (int i = 0; i < 2 * PRODUCTS; i++) {
-        struct product *product = &job->out[i % PRODUCTS];
+        struct file *product = &job->files[O + i % PRODUCTS];
         if (product->path == NULL || (product->output.slot < 0) != (i >= PRODUCTS)) {
             continue;
         }
@@ -349,9 +334,9 @@ static bool write_products(struct job *job) {
 
 static bool publish(struct job *job) {
     attn_error why = {""};
-    for (int i = 0; i < PRODUCTS; i++) {
-        if (job->out[i].path != NULL && !output_publish(&job->out[i].output, &why)) {
-            return deny("attn: %s: %s", job->out[i].path, why.text);
+    for (int i = O; i < FILES; i++) {
+        if (job->files[i].path != NULL && !output_publish(&job->files[i].output, &why)) {
+            return deny("attn: %s: %s", job->files[i].path, why.text);
         }
     }
     return true;
@@ -378,16 +363,14 @@ static bool place(struct job *job, const struct npy *array, bool input, void **m
 static bool place_tensors(struct job *job, attn_tensors *tensors, attn_error *why) {
     attn_tensors_init(tensors);
     attn_tensors_init(&job->tensors);
-    for (int i = 0; i < INPUTS + PRODUCTS; i++) {
-        const bool input = i < INPUTS;
-        const struct npy *array = input ? &job->in[i].array : &job->out[i - INPUTS].array;
-        const size_t field = input ? INPUT[i].field : PRODUCT[i - INPUTS].field;
+    for (int i = 0; i < FILES; i++) {
+        const struct npy *array = &job->files[i].array;
         void *memory = NULL;
-        if (!place(job, array, input, &memory, why)) {
+        if (!place(job, array, i < INPUTS, &memory, why)) {
             return false;
         }
-        set_tensor(tensors, field, memory);
-        set_tensor(&job->tensors, field, array->data);
+        set_tensor(tensors, i, memory);
+        set_tensor(&job->tensors, i, array->data);
     }
     return true;
 }
@@ -412,8 +395,8 @@ static int compute(struct job *job) {
         runner_compute(&job->runner, &tensors, &why) && device_wait(job->runner.memory, &why);
     job->seconds = clock_seconds() - start;
     progress_stop(&progress);
-    if (!done || !fetch(job, &job->out[O].array, tensors.o, &why) ||
-        !fetch(job, &job->out[LSE].array, tensors.lse, &why) ||
+    if (!done || !fetch(job, &job->files[O].array, tensors.o, &why) ||
+        !fetch(job, &job->files[LSE].array, tensors.lse, &why) ||
         (job->verify && !runner_verify(&job->runner, &job->tensors, VERIFY_SEED, VERIFY_BUDGET,
                                        &job->verdict, &why))) {
         return complain("attn: %s", why.text);
@@ -423,7 +406,7 @@ static int compute(struct job *job) {
 
 /* ---- report ---------------------------------------------------------------------------------- */
 
-static void product_json(struct json *json, const char *key, const struct product *product) {
+static void product_json(struct json *json, const char *key, const struct file *product) {
     json_open(json, key, '{');
     json_text(json, "file", product->path);
     json_text(json, "dtype", npy_type_name(product->array.type));
@@ -447,9 +430,9 @@ static void report_json(const struct job *job) {
         verdict_json(&json, "verify", &job->verdict);
     }
     if (!job->verify || job->verdict.comparison.pass) { /* else there are none */
-        product_json(&json, "o", &job->out[O]);
-        if (job->out[LSE].path != NULL) {
-            product_json(&json, "lse", &job->out[LSE]);
+        product_json(&json, "o", &job->files[O]);
+        if (job->files[LSE].path != NULL) {
+            product_json(&json, "lse", &job->files[LSE]);
         }
     }
     json_close(&json);
@@ -457,8 +440,8 @@ static void report_json(const struct job *job) {
 
 /* True if an array goes to stdout. */
 static bool wants_stdout(const struct job *job) {
-    return strcmp(job->out[O].path, "-") == 0 ||
-           (job->out[LSE].path != NULL && strcmp(job->out[LSE].path, "-") == 0);
+    const char *lse = job->files[LSE].path;
+    return strcmp(job->files[O].path, "-") == 0 || (lse != NULL && strcmp(lse, "-") == 0);
 }
 
 static void report_text(const struct job *job) {
@@ -471,9 +454,9 @@ static void report_text(const struct job *job) {
     if (job->verify) {
         fprintf(to, "verified  %s\n", verdict_text(&job->verdict, text, sizeof text));
     }
-    for (int i = 0; i < PRODUCTS && job->out[i].path != NULL; i++) {
-        const struct npy *array = &job->out[i].array;
-        fprintf(to, "wrote     %s  %s %s\n", job->out[i].path, npy_type_name(array->type),
+    for (int i = O; i < FILES && job->files[i].path != NULL; i++) {
+        const struct npy *array = &job->files[i].array;
+        fprintf(to, "wrote     %s  %s %s\n", job->files[i].path, npy_type_name(array->type),
                 npy_shape_text(array->shape, array->dims, text, sizeof text));
     }
 }
@@ -502,36 +485,22 @@ static int run(struct job *job) {
     if (wrong) {
         char text[512];
         attn_comparison_print(&job->verdict.comparison, text, sizeof text);
-        complain("attn: the result is wrong, %s was not written: %s", job->out[O].path, text);
+        complain("attn: the result is wrong, %s was not written: %s", job->files[O].path, text);
         return EXIT_FAILED_CHECK;
     }
     return flush_stdout() == EXIT_DONE && publish(job) ? EXIT_DONE : EXIT_BAD_INPUT;
-}
-
-static void clean_up(struct job *job) {
-    runner_close(&job->runner);
-    for (int i = 0; i < PRODUCTS; i++) {
-        output_discard(&job->out[i].output);
-        npy_free(&job->out[i].array);
-    }
-    for (int i = 0; i < INPUTS; i++) {
-        npy_free(&job->in[i].array);
-    }
 }
 
 /* ---- the command line ------------------------------------------------------------------------ */
 
 static enum args_result parse(struct job *job, int argc, char **argv) {
     struct arg inputs[INPUTS], products[PRODUCTS];
-    for (int i = 0; i < INPUTS; i++) {
-        inputs[i] = arg_text(INPUT[i].name, &job->in[i].path, "FILE", INPUT[i].help);
-        inputs[i].required = i <= V;
+    for (int i = 0; i < FILES; i++) {
+        struct arg *arg = i < INPUTS ? &inputs[i] : &products[i - INPUTS];
+        *arg = arg_text(OPTION[i].name, &job->files[i].path, "FILE", OPTION[i].help);
+        arg->required = i <= V || i == O;
     }
-    for (int i = 0; i < PRODUCTS; i++) {
-        products[i] = arg_text(PRODUCT[i].name, &job->out[i].path, "FILE", PRODUCT[i].help);
-    }
-    products[O].short_name = "-o";
-    products[O].required = true;
+    products[0].short_name = "-o";
     struct arg own[] = {
         arg_flag("--verify", &job->verify,
                  "compare with the double-precision reference; exit 1, and no output, if it "
@@ -566,12 +535,18 @@ static enum args_result parse(struct job *job, int argc, char **argv) {
 }
 
 int verb_attn(int argc, char **argv) {
-    struct job job = {.out = {{.output.slot = -1}, {.output.slot = -1}}};
+    struct job job = {.files = {[O].output.slot = -1, [LSE].output.slot = -1}};
     const enum args_result parsed = parse(&job, argc, argv);
     if (parsed != ARGS_RUN) {
         return parsed == ARGS_HELP ? EXIT_DONE : EXIT_BAD_INPUT;
     }
     const int status = run(&job);
-    clean_up(&job);
+    runner_close(&job.runner);
+    for (int i = 0; i < FILES; i++) {
+        if (i >= O) {
+            output_discard(&job.files[i].output);
+        }
+        npy_free(&job.files[i].array);
+    }
     return status;
 }

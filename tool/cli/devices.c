@@ -119,9 +119,6 @@ int verb_devices(int argc, char **argv) {
     }
     found = look_at("vgpu", NULL);
     print(to, &found);
-    if (as_json) {
-        json_close(&json);
-        json_close(&json);
-    }
+    json_close_all(&json);
     return EXIT_DONE;
 }

@@ -269,9 +269,7 @@ static int make_plans(struct request *request) {
     for (int i = 0; i < count && status == EXIT_DONE; i++) {
         status = make_plan(request, i);
     }
-    if (request->json && count > 1) {
-        json_close(&request->out);
-    }
+    json_close_all(&request->out);
     return status;
 }
 

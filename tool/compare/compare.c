@@ -234,8 +234,7 @@ bool ratchet_write(const char *path, const struct matches *matches, bool loosen,
                 json_text(&json, timing->key, text);
             }
         }
-        json_close(&json);
-        json_close(&json);
+        json_close_all(&json);
     }
     return output_end(&output, path, good, why);
 }

@@ -129,7 +129,7 @@ static void put_stages(const struct pack_report *report, struct doc *doc) {
     }
 }
 
-/* ---- claims and what shows them --------------------------------------------------------------- */
+/* ---- claims and what shows them -------------------------------------------------------------- */
 
 /* A claim stands only where its row is PASS; elsewhere it says that it is not shown. */
 static const struct claim {
