@@ -106,15 +106,8 @@ static int wait_for(pid_t process, const sigset_t *awaited, double deadline, boo
     return 0;
 }
 
-/* What is to run: a program, or a function of this one. */
-struct work {
-    const char *const *argv; /* NULL: the function */
-    int (*function)(void *argument);
-    void *argument;
-};
-
-static int start_function(const struct work *work, int output, const sigset_t *mask,
-                          pid_t *process) {
+static int start_function(int (*function)(void *argument), void *argument, int output,
+                          const sigset_t *mask, pid_t *process) {
     fflush(NULL); /* or the child prints it again */
     const pid_t parent = getpid();
     *process = fork();
@@ -129,13 +122,14 @@ static int start_function(const struct work *work, int output, const sigset_t *m
         dup2(output, STDERR_FILENO) < 0) {
         _exit(127);
     }
-    const int code = work->function(work->argument);
+    const int code = function(argument);
     fflush(NULL);
     _exit(code);
 }
 
-static bool run(const struct work *work, const char *log, double limit, struct child *child,
-                attn_error *why) {
+/* The program argv[0], or the function if argv is NULL. */
+static bool run(const char *const argv[], int (*function)(void *argument), void *argument,
+                const char *log, double limit, struct child *child, attn_error *why) {
     *child = (struct child){.code = -1};
     const int output = open(log, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
     if (output < 0) {
@@ -148,18 +142,18 @@ static bool run(const struct work *work, const char *log, double limit, struct c
     pid_t process = 0;
     /* Where posix_spawn cannot tell (an emulator), an absent program would be exit code 127. */
     int error = 0;
-    if (work->argv == NULL) {
-        error = start_function(work, output, &before, &process);
-    } else if (access(work->argv[0], X_OK) != 0) {
+    if (argv == NULL) {
+        error = start_function(function, argument, output, &before, &process);
+    } else if (access(argv[0], X_OK) != 0) {
         error = errno;
     } else {
-        error = child_spawn(&process, work->argv, work->argv[0], output, -1, &before);
+        error = child_spawn(&process, argv, argv[0], output, -1, &before);
     }
     close(output);
     if (error != 0) {
         sigprocmask(SIG_SETMASK, &before, NULL);
-        return explain(why, "%s cannot be started: %s",
-                       work->argv != NULL ? work->argv[0] : "a child", strerror(error));
+        return explain(why, "%s cannot be started: %s", argv != NULL ? argv[0] : "a child",
+                       strerror(error));
     }
     const int ending = wait_for(process, &awaited, started + limit, &child->timed_out);
     /* Before it is reaped, so that its number is still its own. */
@@ -177,12 +171,12 @@ static bool run(const struct work *work, const char *log, double limit, struct c
 
 bool child_run(const char *const argv[], const char *log, double limit, struct child *child,
                attn_error *why) {
-    return run(&(struct work){.argv = argv}, log, limit, child, why);
+    return run(argv, NULL, NULL, log, limit, child, why);
 }
 
 bool child_call(int (*function)(void *argument), void *argument, const char *log, double limit,
                 struct child *child, attn_error *why) {
-    return run(&(struct work){.function = function, .argument = argument}, log, limit, child, why);
+    return run(NULL, function, argument, log, limit, child, why);
 }
 
 const char *child_text(const struct child *child, char *buffer, size_t size) {

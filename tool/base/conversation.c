@@ -40,7 +40,7 @@ struct conversation {
 /* ---- a signal to us is one to the child ------------------------------------------------------ */
 
 enum { CHILDREN_MOST = 64 };
-static volatile sig_atomic_t children[CHILDREN_MOST], outlives_signals, last_signal;
+static volatile sig_atomic_t children[CHILDREN_MOST], last_signal;
 static pthread_mutex_t children_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Puts `child` where `before` is; with 0 that is a free place, or takes it away. */
@@ -62,28 +62,21 @@ static void pass_on(int number) {
         }
     }
     last_signal = number;
-    if (!outlives_signals) {
-        signal(number, SIG_DFL);
-        raise(number);
-    }
 }
 
 int conversation_signal(void) {
     return (int)last_signal;
 }
 
-void conversation_watch(bool outlive) {
-    static bool watching;
-    outlives_signals = outlive;
+void conversation_watch(void) {
     const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
-    for (size_t i = 0; !watching && i < sizeof numbers / sizeof numbers[0]; i++) {
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
         const struct sigaction action = {.sa_handler = pass_on};
         struct sigaction before;
         if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN) {
             sigaction(numbers[i], &action, NULL); /* what nohup ignores stays ignored */
         }
     }
-    watching = true;
 }
 
 /* ---- start ----------------------------------------------------------------------------------- */

@@ -29,37 +29,29 @@ static const char *expand(struct check *c, const char *option, const char *text)
     return made;
 }
 
-/* "X", "X,Y" or "X,Y,Z"; what is not given is 1. Without a text they stay. */
-static bool parse_dims(struct check *c, const char *option, const char *text, uint32_t dims[3]) {
+/* One to `most` sizes with commas between; what is not given is 1. Without a text they stay. */
+static bool parse_sizes(struct check *c, const char *option, const char *text, uint32_t *sizes,
+                        int most, int64_t low, int64_t high, const char *expected) {
     const char *expanded = text != NULL ? expand(c, option, text) : NULL, *at = expanded;
     if (expanded == NULL) {
         return text == NULL;
     }
     bool more = true;
-    for (int i = 0; i < 3; i++) {
-        int64_t number = 1;
-        if (more && (!take_whole(&at, &number) || number < 1 || number > UINT32_MAX)) {
+    for (int i = 0; i < most; i++) {
+        int64_t size = 1;
+        if (more && (!take_whole(&at, &size) || size < low || size > high)) {
             break;
         }
-        dims[i] = (uint32_t)number;
+        sizes[i] = (uint32_t)size;
         more = more && *at == ',';
         at += more;
     }
     return (!more && *at == '\0') ||
-           deny("check: %s: '%s', expected X, X,Y or X,Y,Z of 1 or more", option, expanded);
+           deny("check: %s: '%s', expected %s", option, expanded, expected);
 }
 
-static bool parse_shared(struct check *c, uint32_t *bytes) {
-    const char *expanded = c->shared != NULL ? expand(c, "--smem", c->shared) : NULL;
-    const char *at = expanded;
-    int64_t number = -1;
-    if (expanded == NULL) {
-        return c->shared == NULL;
-    }
-    const bool good = take_whole(&at, &number) && *at == '\0';
-    *bytes = (uint32_t)number;
-    return (good && number >= 0 && number <= SHARED_MOST) ||
-           deny("check: --smem: '%s', expected a whole number from 0 to %d", expanded, SHARED_MOST);
+static bool parse_dims(struct check *c, const char *option, const char *text, uint32_t dims[3]) {
+    return parse_sizes(c, option, text, dims, 3, 1, UINT32_MAX, "X, X,Y or X,Y,Z of 1 or more");
 }
 
 static bool parse_all_dims(struct check *c) {
@@ -70,7 +62,8 @@ static bool parse_all_dims(struct check *c) {
     const bool good = parse_dims(c, "--grid", c->grid, c->dims.grid) &&
                       parse_dims(c, "--block", c->block, c->dims.block) &&
                       parse_dims(c, "--cluster", c->cluster, c->dims.cluster) &&
-                      parse_shared(c, &c->dims.shared_bytes);
+                      parse_sizes(c, "--smem", c->shared, &c->dims.shared_bytes, 1, 0, SHARED_MOST,
+                                  "a whole number from 0 to 1048576");
     /* As a program does that wants more than the default: it asks for what it needs. */
     c->dims.max_shared_bytes = c->dims.shared_bytes;
     c->dims.non_portable_cluster = true;
