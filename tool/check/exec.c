@@ -167,20 +167,14 @@ static int words_of_cudart(const char *word) {
 /* Whether the word asks for separate compilation (-rdc may have its value in the next one) or is an
  * object or archive: nvlink needs machine code as well as PTX. */
 static bool is_separate(const char *word, const char *next) {
-    static const char *const RELOCATABLE[] = {"rdc", "relocatable-device-code"};
-    const char *name = word + strspn(word, "-"), *end = strrchr(word, '.');
-    if (name != word && (strcmp(name, "dc") == 0 || strcmp(name, "device-c") == 0)) {
-        return true;
-    }
-    for (size_t i = 0; name != word && i < sizeof RELOCATABLE / sizeof RELOCATABLE[0]; i++) {
-        const size_t length = strlen(RELOCATABLE[i]);
-        if (strncmp(name, RELOCATABLE[i], length) == 0 &&
-            (name[length] == '\0' ? next != NULL && strcmp(next, "true") == 0
-                                  : strcmp(name + length, "=true") == 0)) {
-            return true;
-        }
-    }
-    return end != NULL && (strcmp(end, ".o") == 0 || strcmp(end, ".a") == 0);
+    static const char *const ALONE[] = {"dc", "device-c", "rdc=true",
+                                        "relocatable-device-code=true", NULL};
+    static const char *const BEFORE_TRUE[] = {"rdc", "relocatable-device-code", NULL};
+    const char *name = word + strspn(word, "-");
+    return ends_with(word, ".o") || ends_with(word, ".a") ||
+           (name != word && choice_of(ALONE, name) >= 0) ||
+           (name != word && choice_of(BEFORE_TRUE, name) >= 0 && next != NULL &&
+            strcmp(next, "true") == 0);
 }
 
 int verb_nvcc(int argc, char **argv) {

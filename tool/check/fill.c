@@ -228,25 +228,18 @@ static bool load_file(struct content *content, const char *path, attn_error *why
     return false;
 }
 
-/* From 0 up to, but not including, 1. */
-static long double random_unit(uint64_t *state) {
-    return (long double)(rng_next(state) >> 11) * 0x1p-53L;
-}
-
 /* Whole numbers: small enough to be summed up in any type. */
 static long double random_element(const struct content *content, uint64_t *state) {
-    const bool whole = content->type->kind != ELEMENT_FLOAT;
-    if (content->kind == FILL_RANGE && !whole) {
-        return content->low + (content->high - content->low) * random_unit(state);
+    const enum element_kind kind = content->type->kind;
+    if (content->kind == FILL_RAND) {
+        return kind == ELEMENT_FLOAT
+                   ? (long double)rng_normal(state)
+                   : (long double)rng_range(state, kind == ELEMENT_SIGNED ? -100 : 0, 100);
     }
-    if (content->kind == FILL_RANGE) {
-        const long double count = content->high - content->low + 1;
-        const long double at = floorl(count * random_unit(state));
-        return content->low + (at < count ? at : count - 1);
-    }
-    return whole ? (long double)rng_range(state, content->type->kind == ELEMENT_SIGNED ? -100 : 0,
-                                          100)
-                 : (long double)rng_normal(state);
+    const long double unit = (long double)(rng_next(state) >> 11) * 0x1p-53L; /* below 1 */
+    const long double span = content->high - content->low;
+    const long double at = kind == ELEMENT_FLOAT ? span * unit : floorl((span + 1) * unit);
+    return content->low + (at < span ? at : span);
 }
 
 static long double element_at(const struct content *content, size_t i, uint64_t *state) {

@@ -208,13 +208,9 @@ bool ratchet_read(const char *path, bool may_be_absent, struct timings *timings,
 
 /* What the file holds from now on; NULL: nothing. */
 static const struct timing *chosen(const struct match *match, bool loosen) {
-    switch (match->change) {
-    case FASTER:
-    case FIRST: return match->new;
-    case SLOWER: return loosen ? match->new : match->old;
-    case MISSING: return loosen ? NULL : match->old;
-    default: return match->old;
-    }
+    const bool moves = match->change == FASTER || match->change == FIRST ||
+                       (loosen && (match->change == SLOWER || match->change == MISSING));
+    return moves ? match->new : match->old;
 }
 
 bool ratchet_write(const char *path, const struct matches *matches, bool loosen, attn_error *why) {

@@ -199,10 +199,6 @@ const struct report_slot *report_find(const struct pack_report *report, enum sta
     return NULL;
 }
 
-double slot_value(const struct report_slot *slot, const char *name) {
-    return json_number_at(json_at(slot->unit, "values"), name);
-}
-
 /* 0 of 0 allowed is none; NaN stays. */
 static double share_of(const struct json_value *one, const char *value, const char *bound) {
     const double given = json_number_at(one, value);
