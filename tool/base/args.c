@@ -56,81 +56,52 @@ struct arg arg_list(const char *name, struct arg_list *value, const char *metava
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-static bool parse_int(const char *text, const char **end, int64_t *value) {
-    char *stop;
+bool take_whole(const char **text, int64_t *value) {
+    char *end;
     errno = 0;
-    const long long number = strtoll(text, &stop, 10);
+    *value = strtoll(*text, &end, 10);
     /* strtoll skips white space; a number begins with a digit or its sign. */
-    const bool starts = *text == '-' || *text == '+' || (*text >= '0' && *text <= '9');
-    if (!starts || stop == text || errno != 0) {
-        return false;
-    }
-    *value = number;
-    *end = stop;
-    return true;
+    const bool good = **text != '\0' && strchr("-+0123456789", **text) != NULL && end != *text;
+    *text = good ? end : *text;
+    return good && errno == 0;
 }
 
-static int check_range(const char *verb, const struct arg *arg, int64_t value) {
-    if (value < arg->min || value > arg->max) {
-        return complain("%s: %s: %" PRId64 " is out of range, expected %" PRId64 " to %" PRId64,
-                        verb, arg->name, value, arg->min, arg->max);
-    }
-    return EXIT_DONE;
-}
-
-static int set_int(const char *verb, const struct arg *arg, const char *text) {
-    const char *end;
-    int64_t *value = arg->value;
-    if (!parse_int(text, &end, value) || *end != '\0') {
-        return complain("%s: %s: '%s' is not a whole number", verb, arg->name, text);
-    }
-    return check_range(verb, arg, *value);
-}
-
-static int set_ints(const char *verb, const struct arg *arg, const char *text) {
-    struct arg_ints *list = arg->value;
-    const char *end = text;
-    for (list->count = 0; list->count == 0 || *end++ == ','; list->count++) {
-        if (list->count == ARG_INTS_MOST) {
-            return complain("%s: %s: more than %d numbers", verb, arg->name, ARG_INTS_MOST);
+/* `least` to `most` numbers with commas between, else they are no `what`. Returns how many; 0:
+ * complained. */
+static int set_numbers(const char *verb, const struct arg *arg, const char *text, int64_t *values,
+                       int least, int most, const char *what) {
+    const char *at = text;
+    int count = 0;
+    bool good = true;
+    for (bool more = true; good && more; at += more) {
+        if (count == most && most == ARG_INTS_MOST) {
+            return deny("%s: %s: more than %d numbers", verb, arg->name, most);
         }
-        int64_t *value = &list->values[list->count];
-        if (!parse_int(end, &end, value) || (*end != ',' && *end != '\0')) {
-            return complain("%s: %s: '%s' is not a whole number, or some with commas between", verb,
-                            arg->name, text);
-        }
-        if (check_range(verb, arg, *value) != EXIT_DONE) {
-            return EXIT_BAD_INPUT;
+        good = count < most && take_whole(&at, &values[count++]);
+        more = good && *at == ',';
+    }
+    if (!good || *at != '\0' || count < least) {
+        return deny("%s: %s: '%s' is not a %s", verb, arg->name, text, what);
+    }
+    for (int i = 0; i < count; i++) {
+        if (values[i] < arg->min || values[i] > arg->max) {
+            return deny("%s: %s: %" PRId64 " is out of range, expected %" PRId64 " to %" PRId64,
+                        verb, arg->name, values[i], arg->min, arg->max);
         }
     }
-    return EXIT_DONE;
+    return count;
 }
 
-static int set_pair(const char *verb, const struct arg *arg, const char *text) {
-    int64_t *value = arg->value;
-    const char *end;
-    if (!parse_int(text, &end, &value[0]) || *end != ',' || !parse_int(end + 1, &end, &value[1]) ||
-        *end != '\0') {
-        return complain("%s: %s: '%s' is not a pair of whole numbers like 128,0", verb, arg->name,
-                        text);
-    }
-    const int status = check_range(verb, arg, value[0]);
-    return status != EXIT_DONE ? status : check_range(verb, arg, value[1]);
-}
-
-static int set_real(const char *verb, const struct arg *arg, const char *text) {
+static bool set_real(const char *verb, const struct arg *arg, const char *text) {
     char *end;
     double *value = arg->value;
     *value = strtod(text, &end);
     const bool starts = strchr("+-.0123456789", *text) != NULL;
     if (!starts || end == text || *end != '\0' || isnan(*value)) {
-        return complain("%s: %s: '%s' is not a number", verb, arg->name, text);
+        return deny("%s: %s: '%s' is not a number", verb, arg->name, text);
     }
-    if (fabs(*value) > FLT_MAX) {
-        return complain("%s: %s: %s is out of range, expected a finite number", verb, arg->name,
-                        text);
-    }
-    return EXIT_DONE;
+    return fabs(*value) <= FLT_MAX ||
+           deny("%s: %s: %s is out of range, expected a finite number", verb, arg->name, text);
 }
 
 static void list_choices(const struct arg *arg, const char *separator, char *buffer, size_t size) {
@@ -151,44 +122,43 @@ int choice_of(const char *const *choices, const char *word) {
     return -1;
 }
 
-static int set_choice(const char *verb, const struct arg *arg, const char *text) {
+static bool set_choice(const char *verb, const struct arg *arg, const char *text) {
     int *value = arg->value;
     *value = choice_of(arg->choices, text);
     if (*value < 0 && arg->aliases != NULL) {
         *value = choice_of(arg->aliases, text);
     }
-    if (*value >= 0) {
-        return EXIT_DONE;
-    }
     char expected[128];
     list_choices(arg, ", ", expected, sizeof expected);
-    return complain("%s: %s: '%s' is not one of %s", verb, arg->name, text, expected);
+    return *value >= 0 || deny("%s: %s: '%s' is not one of %s", verb, arg->name, text, expected);
 }
 
-static int set_list(const char *verb, const struct arg *arg, const char *text) {
+static bool set_value(const char *verb, const struct arg *arg, const char *text) {
+    struct arg_ints *ints = arg->value;
     struct arg_list *list = arg->value;
-    if (list->count == ARG_LIST_MOST) {
-        return complain("%s: %s: is given more than %d times", verb, arg->name, ARG_LIST_MOST);
-    }
-    list->items[list->count++] = text;
-    return EXIT_DONE;
-}
-
-static int set_value(const char *verb, const struct arg *arg, const char *text) {
     if (arg->kind != ARG_FLAG && *text == '\0') {
-        return complain("%s: %s: its value is empty", verb, arg->name);
+        return deny("%s: %s: its value is empty", verb, arg->name);
     }
     switch (arg->kind) {
     case ARG_FLAG: *(bool *)arg->value = true; break;
     case ARG_TEXT: *(const char **)arg->value = text; break;
-    case ARG_INT: return set_int(verb, arg, text);
-    case ARG_INTS: return set_ints(verb, arg, text);
+    case ARG_INT: return set_numbers(verb, arg, text, arg->value, 1, 1, "whole number") > 0;
+    case ARG_INTS:
+        ints->count = set_numbers(verb, arg, text, ints->values, 1, ARG_INTS_MOST,
+                                  "whole number, or some with commas between");
+        return ints->count > 0;
     case ARG_REAL: return set_real(verb, arg, text);
     case ARG_CHOICE: return set_choice(verb, arg, text);
-    case ARG_PAIR: return set_pair(verb, arg, text);
-    case ARG_LIST: return set_list(verb, arg, text);
+    case ARG_PAIR:
+        return set_numbers(verb, arg, text, arg->value, 2, 2, "pair of whole numbers like 128,0") >
+               0;
+    case ARG_LIST:
+        if (list->count == ARG_LIST_MOST) {
+            return deny("%s: %s: is given more than %d times", verb, arg->name, ARG_LIST_MOST);
+        }
+        list->items[list->count++] = text;
     }
-    return EXIT_DONE;
+    return true;
 }
 
 /* ---- help ------------------------------------------------------------------------------------ */
@@ -247,20 +217,27 @@ static void print_help(const struct command *command) {
 
 /* ---- the parser ------------------------------------------------------------------------------ */
 
+/* The options of all groups; NULL past the last. */
+static struct arg *arg_at(const struct command *command, size_t index) {
+    size_t g = 0;
+    for (; g < command->group_count && index >= command->groups[g].count; g++) {
+        index -= command->groups[g].count;
+    }
+    return g < command->group_count ? &command->groups[g].args[index] : NULL;
+}
+
+static bool is_word(const char *name, const char *word, size_t length) {
+    return name != NULL && strlen(name) == length && strncmp(name, word, length) == 0;
+}
+
 static struct arg *find_arg(const struct command *command, const char *word, size_t length) {
-    for (size_t g = 0; g < command->group_count; g++) {
-        for (size_t i = 0; i < command->groups[g].count; i++) {
-            struct arg *arg = &command->groups[g].args[i];
-            const char *const names[2] = {arg->name, arg->short_name};
-            for (int n = 0; n < 2; n++) {
-                if (names[n] != NULL && strlen(names[n]) == length &&
-                    strncmp(names[n], word, length) == 0) {
-                    return arg;
-                }
-            }
+    struct arg *arg;
+    for (size_t i = 0; (arg = arg_at(command, i)) != NULL; i++) {
+        if (is_word(arg->name, word, length) || is_word(arg->short_name, word, length)) {
+            break;
         }
     }
-    return NULL;
+    return arg;
 }
 
 bool spelled_like(const char *word, size_t length, const char *name, int *least) {
@@ -287,33 +264,31 @@ bool spelled_like(const char *word, size_t length, const char *name, int *least)
     return like;
 }
 
-static int refuse_option(const struct command *command, const char *word, size_t length) {
+static bool refuse_option(const struct command *command, const char *word, size_t length) {
     const char *like = "";
+    const struct arg *arg;
     int least = INT_MAX;
-    for (size_t g = 0; g < command->group_count; g++) {
-        for (size_t i = 0; i < command->groups[g].count; i++) {
-            const char *name = command->groups[g].args[i].name;
-            like = word[0] == '-' && spelled_like(word, length, name, &least) ? name : like;
-        }
+    for (size_t i = 0; word[0] == '-' && (arg = arg_at(command, i)) != NULL; i++) {
+        like = spelled_like(word, length, arg->name, &least) ? arg->name : like;
     }
-    return complain("%s: unknown %s '%.*s'%s%s%s attest %s --help lists what there is",
-                    command->verb, word[0] == '-' ? "option" : "argument", (int)length, word,
-                    *like != '\0' ? ", did you mean " : "", like, *like != '\0' ? "?" : ";",
-                    command->verb);
+    return deny("%s: unknown %s '%.*s'%s%s%s attest %s --help lists what there is", command->verb,
+                word[0] == '-' ? "option" : "argument", (int)length, word,
+                *like != '\0' ? ", did you mean " : "", like, *like != '\0' ? "?" : ";",
+                command->verb);
 }
 
 /* Takes the word without a name. */
-static int parse_positional(const struct command *command, const char *word) {
+static bool parse_positional(const struct command *command, const char *word) {
     struct arg *arg = command->positional;
     if (arg->seen && arg->kind != ARG_LIST) {
-        return complain("%s: %s is given twice: '%s'", command->verb, arg->name, word);
+        return deny("%s: %s is given twice: '%s'", command->verb, arg->name, word);
     }
     arg->seen = true;
     return set_value(command->verb, arg, word);
 }
 
 /* Takes one option and its value; *used is how many words that was. */
-static int parse_option(const struct command *command, int argc, char **argv, int *used) {
+static bool parse_option(const struct command *command, int argc, char **argv, int *used) {
     const char *verb = command->verb;
     const char *word = argv[0];
     const size_t length = strcspn(word, "=");
@@ -323,18 +298,17 @@ static int parse_option(const struct command *command, int argc, char **argv, in
         return refuse_option(command, word, length);
     }
     if (arg->seen && arg->kind != ARG_LIST) {
-        return complain("%s: %s is given twice", verb, arg->name);
+        return deny("%s: %s is given twice", verb, arg->name);
     }
     arg->seen = true;
-    *used = 1;
     if (arg->kind == ARG_FLAG) {
         return value == NULL ? set_value(verb, arg, "")
-                             : complain("%s: %s takes no value", verb, arg->name);
+                             : deny("%s: %s takes no value", verb, arg->name);
     }
     if (value == NULL) {
         /* "-1,0" is a value, "--k" is the next option. */
         if (argc < 2 || strncmp(argv[1], "--", 2) == 0) {
-            return complain("%s: %s needs a value", verb, arg->name);
+            return deny("%s: %s needs a value", verb, arg->name);
         }
         value = argv[1];
         *used = 2;
@@ -343,26 +317,21 @@ static int parse_option(const struct command *command, int argc, char **argv, in
 }
 
 enum args_result args_parse(const struct command *command, int argc, char **argv) {
-    for (int i = 0; i < argc;) {
+    const struct arg *arg, *missing = command->positional;
+    for (int i = 0, used = 1; i < argc; i += used, used = 1) {
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             print_help(command);
             return ARGS_HELP;
         }
-        int used = 1;
         const bool named = command->positional == NULL || argv[i][0] == '-';
-        if ((named ? parse_option(command, argc - i, argv + i, &used)
-                   : parse_positional(command, argv[i])) != EXIT_DONE) {
+        if (!(named ? parse_option(command, argc - i, argv + i, &used)
+                    : parse_positional(command, argv[i]))) {
             return ARGS_BAD;
         }
-        i += used;
     }
-    const struct arg *missing =
-        command->positional != NULL && !command->positional->seen ? command->positional : NULL;
-    for (size_t g = 0; g < command->group_count; g++) {
-        for (size_t i = 0; missing == NULL && i < command->groups[g].count; i++) {
-            const struct arg *arg = &command->groups[g].args[i];
-            missing = arg->required && !arg->seen ? arg : NULL;
-        }
+    missing = missing != NULL && !missing->seen ? missing : NULL;
+    for (size_t i = 0; missing == NULL && (arg = arg_at(command, i)) != NULL; i++) {
+        missing = arg->required && !arg->seen ? arg : NULL;
     }
     if (missing != NULL) {
         complain("%s: %s is missing; attest %s --help shows an example", command->verb,

@@ -50,6 +50,9 @@ struct arg {
     bool seen; /* set by the parser */
 };
 
+/* A whole number with its sign at most before it; moves on to what follows. False: it is none. */
+bool take_whole(const char **text, int64_t *value);
+
 /* The place of a word in a list that ends with NULL; -1: it is none of them, or NULL. */
 int choice_of(const char *const *choices, const char *word);
 

@@ -7,7 +7,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,44 +43,55 @@ int child_spawn(pid_t *process, const char *const argv[], const char *program, i
     sigset_t defaults;
     sigemptyset(&defaults);
     sigaddset(&defaults, SIGPIPE);
-    int error = posix_spawn_file_actions_init(&files);
-    if (error != 0) {
-        return error;
+    const int copies[][2] = {
+        {output, STDOUT_FILENO}, {output, STDERR_FILENO}, {answers, CHILD_ANSWERS}};
+    posix_spawn_file_actions_init(&files);
+    posix_spawnattr_init(&attributes);
+    posix_spawnattr_setpgroup(&attributes, 0);
+    posix_spawnattr_setsigmask(&attributes, mask);
+    posix_spawnattr_setsigdefault(&attributes, &defaults);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK |
+                                              POSIX_SPAWN_SETSIGDEF);
+    int error = posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    for (int i = 0; i < 3 && error == 0; i++) {
+        if (copies[i][0] >= 0) {
+            error = posix_spawn_file_actions_adddup2(&files, copies[i][0], copies[i][1]);
+        }
     }
-    error = posix_spawnattr_init(&attributes);
     if (error == 0) {
-        posix_spawnattr_setpgroup(&attributes, 0);
-        posix_spawnattr_setsigmask(&attributes, mask);
-        posix_spawnattr_setsigdefault(&attributes, &defaults);
-        posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK |
-                                                  POSIX_SPAWN_SETSIGDEF);
-        const int copies[][2] = {
-            {output, STDOUT_FILENO}, {output, STDERR_FILENO}, {answers, CHILD_ANSWERS}};
-        error = posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-        for (int i = 0; i < 3 && error == 0; i++) {
-            if (copies[i][0] >= 0) {
-                error = posix_spawn_file_actions_adddup2(&files, copies[i][0], copies[i][1]);
-            }
-        }
-        if (error == 0) {
-            error = posix_spawn(process, program, &files, &attributes,
-                                (char *const *)(uintptr_t)argv, environ); /* reads them only */
-        }
-        posix_spawnattr_destroy(&attributes);
+        error = posix_spawn(process, program, &files, &attributes, (char *const *)(uintptr_t)argv,
+                            environ); /* reads them only */
     }
+    posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&files);
     return error;
 }
 
-static bool has_ended(pid_t process) {
-    siginfo_t info = {0};
-    return waitid(P_PID, (id_t)process, &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
-           info.si_pid == process;
+bool child_ended(pid_t process, double deadline) {
+    const struct timespec nap = {.tv_nsec = 2000000};
+    for (;; nanosleep(&nap, NULL)) {
+        siginfo_t info = {0};
+        const int answer = waitid(P_PID, (id_t)process, &info, WEXITED | WNOHANG | WNOWAIT);
+        if ((answer == 0 && info.si_pid == process) || (answer < 0 && errno != EINTR)) {
+            return true;
+        }
+        if (clock_seconds() > deadline) {
+            return false;
+        }
+    }
+}
+
+void child_reap(pid_t process, struct child *child) {
+    int status = 0;
+    while (waitpid(process, &status, 0) < 0 && errno == EINTR) {
+    }
+    child->code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    child->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
 }
 
 /* Returns the signal that is to end this program, or 0. */
 static int wait_for(pid_t process, const sigset_t *awaited, double deadline, bool *timed_out) {
-    while (!has_ended(process)) {
+    while (!child_ended(process, 0)) {
         const double left = deadline - clock_seconds();
         if (left <= 0) {
             *timed_out = true;
@@ -96,15 +106,8 @@ static int wait_for(pid_t process, const sigset_t *awaited, double deadline, boo
     return 0;
 }
 
-/* What is to run: a program, or a function of this one. */
-struct work {
-    const char *const *argv; /* NULL: the function */
-    int (*function)(void *argument);
-    void *argument;
-};
-
-static int start_function(const struct work *work, int output, const sigset_t *mask,
-                          pid_t *process) {
+static int start_function(int (*function)(void *argument), void *argument, int output,
+                          const sigset_t *mask, pid_t *process) {
     fflush(NULL); /* or the child prints it again */
     const pid_t parent = getpid();
     *process = fork();
@@ -119,13 +122,14 @@ static int start_function(const struct work *work, int output, const sigset_t *m
         dup2(output, STDERR_FILENO) < 0) {
         _exit(127);
     }
-    const int code = work->function(work->argument);
+    const int code = function(argument);
     fflush(NULL);
     _exit(code);
 }
 
-static bool run(const struct work *work, const char *log, double limit, struct child *child,
-                attn_error *why) {
+/* The program argv[0], or the function if argv is NULL. */
+static bool run(const char *const argv[], int (*function)(void *argument), void *argument,
+                const char *log, double limit, struct child *child, attn_error *why) {
     *child = (struct child){.code = -1};
     const int output = open(log, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
     if (output < 0) {
@@ -138,47 +142,41 @@ static bool run(const struct work *work, const char *log, double limit, struct c
     pid_t process = 0;
     /* Where posix_spawn cannot tell (an emulator), an absent program would be exit code 127. */
     int error = 0;
-    if (work->argv == NULL) {
-        error = start_function(work, output, &before, &process);
-    } else if (access(work->argv[0], X_OK) != 0) {
+    if (argv == NULL) {
+        error = start_function(function, argument, output, &before, &process);
+    } else if (access(argv[0], X_OK) != 0) {
         error = errno;
     } else {
-        error = child_spawn(&process, work->argv, work->argv[0], output, -1, &before);
+        error = child_spawn(&process, argv, argv[0], output, -1, &before);
     }
     close(output);
     if (error != 0) {
         sigprocmask(SIG_SETMASK, &before, NULL);
-        return explain(why, "%s cannot be started: %s",
-                       work->argv != NULL ? work->argv[0] : "a child", strerror(error));
+        return explain(why, "%s cannot be started: %s", argv != NULL ? argv[0] : "a child",
+                       strerror(error));
     }
     const int ending = wait_for(process, &awaited, started + limit, &child->timed_out);
     /* Before it is reaped, so that its number is still its own. */
     kill(-process, SIGKILL);
     kill(process, SIGKILL); /* a function that has not come to its setpgid yet */
-    int status = 0;
-    while (waitpid(process, &status, 0) < 0 && errno == EINTR) {
-    }
+    child_reap(process, child);
+    child->code = child->timed_out ? -1 : child->code;
     child->seconds = clock_seconds() - started;
     sigprocmask(SIG_SETMASK, &before, NULL);
     if (ending != 0) {
         raise(ending);
-    }
-    if (!child->timed_out && WIFEXITED(status)) {
-        child->code = WEXITSTATUS(status);
-    } else if (WIFSIGNALED(status)) {
-        child->signal = WTERMSIG(status);
     }
     return true;
 }
 
 bool child_run(const char *const argv[], const char *log, double limit, struct child *child,
                attn_error *why) {
-    return run(&(struct work){.argv = argv}, log, limit, child, why);
+    return run(argv, NULL, NULL, log, limit, child, why);
 }
 
 bool child_call(int (*function)(void *argument), void *argument, const char *log, double limit,
                 struct child *child, attn_error *why) {
-    return run(&(struct work){.function = function, .argument = argument}, log, limit, child, why);
+    return run(NULL, function, argument, log, limit, child, why);
 }
 
 const char *child_text(const struct child *child, char *buffer, size_t size) {
@@ -219,22 +217,19 @@ bool tool_find(const char *name, char path[PATH_MAX], attn_error *why) {
 
 bool tool_version(const char *path, const char *log, char *version, size_t size, attn_error *why) {
     const char *const argv[] = {path, "--version", NULL};
-    char line[128];
     struct child child;
+    size_t bytes;
     version[0] = '\0';
     if (!child_run(argv, log, VERSION_SECONDS, &child, why)) {
         return false;
     }
-    FILE *in = fopen(log, "r");
-    while (in != NULL && fgets(line, sizeof line, in) != NULL) {
-        line[strcspn(line, "\r\n")] = '\0';
+    char *said = file_read(log, &bytes, NULL), *rest = said;
+    for (const char *line; (line = strsep(&rest, "\r\n")) != NULL;) {
         if (strstr(line, "ersion") != NULL || strstr(line, "release") != NULL) {
-            snprintf(version, size, "%s", line);
+            snprintf(version, size, "%.127s", line);
         }
     }
-    if (in != NULL) {
-        fclose(in);
-    }
+    free(said);
     return true;
 }
 

@@ -45,6 +45,11 @@ enum { CHILD_ANSWERS = 3 };
 int child_spawn(pid_t *process, const char *const argv[], const char *program, int output,
                 int answers, const sigset_t *mask);
 
+/* Whether it ends until `deadline`. It stays a zombie, so that its process group keeps its number,
+ * until it is reaped, which tells how it ended. */
+bool child_ended(pid_t process, double deadline);
+void child_reap(pid_t process, struct child *child);
+
 /* ---- where programs are ---------------------------------------------------------------------- */
 
 /* A program in $PATH, or else in the toolkit's usual folder. */

@@ -14,7 +14,6 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/child.h"
@@ -41,7 +40,7 @@ struct conversation {
 /* ---- a signal to us is one to the child ------------------------------------------------------ */
 
 enum { CHILDREN_MOST = 64 };
-static volatile sig_atomic_t children[CHILDREN_MOST], outlives_signals, last_signal;
+static volatile sig_atomic_t children[CHILDREN_MOST], last_signal;
 static pthread_mutex_t children_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Puts `child` where `before` is; with 0 that is a free place, or takes it away. */
@@ -63,28 +62,21 @@ static void pass_on(int number) {
         }
     }
     last_signal = number;
-    if (!outlives_signals) {
-        signal(number, SIG_DFL);
-        raise(number);
-    }
 }
 
 int conversation_signal(void) {
     return (int)last_signal;
 }
 
-void conversation_watch(bool outlive) {
-    static bool watching;
-    outlives_signals = outlive;
+void conversation_watch(void) {
     const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
-    for (size_t i = 0; !watching && i < sizeof numbers / sizeof numbers[0]; i++) {
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
         const struct sigaction action = {.sa_handler = pass_on};
         struct sigaction before;
         if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN) {
             sigaction(numbers[i], &action, NULL); /* what nohup ignores stays ignored */
         }
     }
-    watching = true;
 }
 
 /* ---- start ----------------------------------------------------------------------------------- */
@@ -213,63 +205,47 @@ static bool listen(struct conversation *c) {
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
-/* Waits for the child until `deadline`; false: it still runs. Leaves it as a zombie, so that its
- * process group keeps its number. */
-static bool ended_until(const struct conversation *c, double deadline) {
-    const struct timespec nap = {.tv_nsec = 2000000};
-    for (;;) {
-        siginfo_t info = {0};
-        const int answer = waitid(P_PID, (id_t)c->child, &info, WEXITED | WNOHANG | WNOWAIT);
-        if ((answer == 0 && info.si_pid == c->child) || (answer < 0 && errno != EINTR)) {
-            return true;
-        }
-        if (clock_seconds() > deadline) {
-            return false;
-        }
-        nanosleep(&nap, NULL);
-    }
-}
-
-static bool judge_end(struct conversation *c, bool in_time, int status, attn_error *why) {
-    const char *words = last_line(c->said), *colon = *words ? ": " : "";
+static bool judge_end(struct conversation *c, bool in_time, const struct child *child,
+                      attn_error *why) {
+    const char *words = last_line(c->said);
+    char how[128];
     if (c->nonsense) {
         return explain(why, "the child answered nonsense: '%.100s'", c->line);
     }
     if (!in_time) {
-        return explain(why, "the child took longer than %g s and was killed%s%.200s",
-                       c->terms->seconds, colon, words);
+        snprintf(how, sizeof how, "took longer than %g s and was killed", c->terms->seconds);
+    } else if (child->signal != 0) {
+        snprintf(how, sizeof how, "died of signal %d (%s)", child->signal,
+                 strsignal(child->signal));
+    } else if (child->code != EXIT_DONE) {
+        snprintf(how, sizeof how, "ended with exit code %d", child->code);
+    } else if (c->ended || c->terms->take == NULL) {
+        return true;
+    } else {
+        snprintf(how, sizeof how, "did not end its answer");
     }
-    if (WIFSIGNALED(status)) {
-        return explain(why, "the child died of signal %d (%s)%s%.200s", WTERMSIG(status),
-                       strsignal(WTERMSIG(status)), colon, words);
-    }
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != EXIT_DONE) {
-        return explain(why, "the child ended with exit code %d%s%.200s", WEXITSTATUS(status), colon,
-                       words);
-    }
-    return c->ended || c->terms->take == NULL ||
-           explain(why, "the child did not end its answer%s%.200s", colon, words);
+    return explain(why, "the child %s%s%.200s", how, *words != '\0' ? ": " : "", words);
 }
 
 static bool finish(struct conversation *c, attn_error *why) {
-    int status = 0;
-    const bool in_time = listen(c) && (c->nonsense || ended_until(c, c->deadline));
+    struct child child = {.code = EXIT_DONE};
+    const bool in_time = listen(c) && (c->nonsense || child_ended(c->child, c->deadline));
     if (!in_time || c->nonsense || last_signal != 0) {
         kill(-c->child, SIGTERM); /* a tool that it runs is in a group of its own: child.h */
-        ended_until(c, clock_seconds() + (c->terms->take != NULL ? FAREWELL : FAR_AWAY));
+        child_ended(c->child, clock_seconds() + (c->terms->take != NULL ? FAREWELL : FAR_AWAY));
     }
     kill(-c->child, SIGKILL); /* also what the child may have started */
-    const bool gone = ended_until(c, clock_seconds() + GRACE);
+    const bool gone = child_ended(c->child, clock_seconds() + GRACE);
     note_child(c->child, 0);
     if (gone) {
-        waitpid(c->child, &status, 0);
+        child_reap(c->child, &child);
     }
     close_pipe((int[2]){c->answers, c->words});
     if (!gone) {
         return explain(why, "the child (process %ld) took longer than %g s and cannot be killed",
                        (long)c->child, c->terms->seconds);
     }
-    return judge_end(c, in_time, status, why);
+    return judge_end(c, in_time, &child, why);
 }
 
 bool converse(const char *const argv[], const struct conversation_terms *terms, attn_error *why) {

@@ -30,9 +30,9 @@ struct conversation_terms {
  * answer. Several threads may converse at once, each with a child of its own. */
 bool converse(const char *const argv[], const struct conversation_terms *terms, attn_error *why);
 
-/* From now on a signal that ends programs kills the children of the moment, and then this program;
- * unless that is to outlive it, and asks conversation_signal. */
-void conversation_watch(bool outlive);
+/* From now on a signal that ends programs ends the children of the moment, and this program asks
+ * conversation_signal. */
+void conversation_watch(void);
 
 /* The last of these signals; 0: there was none. */
 int conversation_signal(void);

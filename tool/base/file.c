@@ -34,21 +34,6 @@ static size_t readable_size(int file, const char *path, attn_error *why) {
     return 0;
 }
 
-/* `size` bytes, or the reason why there are fewer. */
-static bool read_all(int file, const char *path, char *data, size_t size, attn_error *why) {
-    for (size_t used = 0; used < size;) {
-        const ssize_t got = read(file, data + used, size - used);
-        if (got < 0 && errno == EINTR) {
-            continue;
-        }
-        if (got <= 0) {
-            return explain(why, "%s: %s", path, got < 0 ? strerror(errno) : "it became shorter");
-        }
-        used += (size_t)got;
-    }
-    return true;
-}
-
 char *file_read(const char *path, size_t *bytes, attn_error *why) {
     *bytes = 0;
     const int file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
@@ -56,13 +41,15 @@ char *file_read(const char *path, size_t *bytes, attn_error *why) {
         explain(why, "%s: %s", path, strerror(errno));
         return NULL;
     }
+    FILE *in = must(fdopen(file, "rb"));
     const size_t size = readable_size(file, path, why);
     char *data = size > 0 ? must(malloc(size + 1)) : NULL;
-    if (data != NULL && !read_all(file, path, data, size, why)) {
+    if (data != NULL && fread(data, 1, size, in) < size) {
+        explain(why, "%s: %s", path, ferror(in) ? strerror(errno) : "it became shorter");
         free(data);
         data = NULL;
     }
-    close(file);
+    fclose(in);
     if (data != NULL) {
         data[size] = '\0';
         *bytes = size;

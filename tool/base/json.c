@@ -52,9 +52,7 @@ static void put_string(FILE *out, const char *text) {
 /* ---- structure ------------------------------------------------------------------------------- */
 
 static void put_line(struct json *json) {
-    static const char line[] = "\n                                ";
-    static_assert(sizeof line >= 2 + 2 * JSON_MAX_DEPTH, "the deepest line begins further right");
-    fwrite(line, 1, 1 + 2 * (size_t)json->depth, json->out);
+    fprintf(json->out, "\n%*s", 2 * json->depth, "");
 }
 
 /* The comma, the line and the key that stand before a value. */
@@ -93,15 +91,25 @@ void json_close(struct json *json) {
     }
 }
 
+void json_close_all(struct json *json) {
+    while (json->depth > 0) {
+        json_close(json);
+    }
+}
+
 /* ---- values ---------------------------------------------------------------------------------- */
 
-void json_text(struct json *json, const char *key, const char *text) {
-    if (text == NULL) {
-        json_null(json, key);
-        return;
-    }
+static void put_value(struct json *json, const char *key, const char *value) {
     put_lead(json, key);
-    put_string(json->out, text);
+    fputs(value, json->out);
+}
+
+void json_null(struct json *json, const char *key) {
+    put_value(json, key, "null");
+}
+
+void json_bool(struct json *json, const char *key, bool value) {
+    put_value(json, key, value ? "true" : "false");
 }
 
 void json_int(struct json *json, const char *key, int64_t value) {
@@ -110,29 +118,21 @@ void json_int(struct json *json, const char *key, int64_t value) {
 }
 
 void json_real(struct json *json, const char *key, double value) {
-    if (!isfinite(value)) {
-        json_null(json, key);
-        return;
-    }
-    char digits[32];
-    for (int precision = 15; precision <= 17; precision++) { /* %g drops the zeros at the end */
-        snprintf(digits, sizeof digits, "%.*g", precision, value);
+    char digits[32] = "null";
+    for (int precision = 15; isfinite(value) && precision <= 17; precision++) {
+        snprintf(digits, sizeof digits, "%.*g", precision, value); /* drops zeros at the end */
         if (strtod(digits, NULL) == value) {
             break;
         }
     }
-    put_lead(json, key);
-    fputs(digits, json->out);
+    put_value(json, key, digits);
 }
 
-void json_bool(struct json *json, const char *key, bool value) {
-    put_lead(json, key);
-    fputs(value ? "true" : "false", json->out);
-}
-
-void json_null(struct json *json, const char *key) {
-    put_lead(json, key);
-    fputs("null", json->out);
+void json_text(struct json *json, const char *key, const char *text) {
+    put_value(json, key, text != NULL ? "" : "null");
+    if (text != NULL) {
+        put_string(json->out, text);
+    }
 }
 
 void json_texts(struct json *json, const char *key, const char *const *texts, size_t count) {

@@ -38,6 +38,7 @@ struct json json_begin(FILE *out);
  * newline at the very end comes with the last json_close. */
 void json_open(struct json *json, const char *key, char bracket);
 void json_close(struct json *json);
+void json_close_all(struct json *json); /* what is open; it may be nothing */
 
 void json_text(struct json *json, const char *key, const char *text); /* NULL: null */
 void json_int(struct json *json, const char *key, int64_t value);

@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include "base/file.h"
-#include "base/json.h"
 #include "base/message.h"
 
 _Static_assert((int)JSON_READ_DEPTH <= (int)JSON_MAX_DEPTH, "what is read can be written");
@@ -43,11 +42,9 @@ static void skip_space(struct reader *reader) {
 }
 
 static bool next_is(struct reader *reader, char c) {
-    if (reader->at < reader->end && *reader->at == c) {
-        reader->at++;
-        return true;
-    }
-    return false;
+    const bool is = reader->at < reader->end && *reader->at == c;
+    reader->at += is;
+    return is;
 }
 
 static bool is_digit(const struct reader *reader) {
@@ -471,9 +468,7 @@ void memo_begin(struct memo *memo) {
 }
 
 struct json_value *memo_end(struct memo *memo, attn_error *why) {
-    while (memo->json.depth > 0) {
-        json_close(&memo->json);
-    }
+    json_close_all(&memo->json);
     must(fclose(memo->json.out) == 0 ? memo->text : NULL);
     struct json_value *document = json_read(memo->text, memo->bytes, why);
     free(memo->text);

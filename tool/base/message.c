@@ -60,20 +60,32 @@ void print_foreign(FILE *out, const char *text, size_t most) {
     }
 }
 
-int complain(const char *format, ...) {
+/* File names may hold anything; a newline among them must not make two lines of one. Nothing gets
+ * longer, and it is written at once. */
+static void print_complaint(const char *format, va_list list) {
     char text[PATH_MAX + sizeof(attn_error)], line[sizeof text + 4] = "";
-    va_list list;
-    va_start(list, format);
     vsnprintf(text, sizeof text, format, list);
-    va_end(list);
-    /* File names may hold anything; a newline among them must not make two lines of one. Nothing
-     * gets longer, and it is written at once. */
     const size_t length = strlen(text);
     for (size_t at = 0, used = 0; at < length; used += strlen(line + used)) {
         at += show(text + at, length - at, line + used);
     }
     fprintf(stderr, "attest: %s\n", line);
+}
+
+int complain(const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    print_complaint(format, list);
+    va_end(list);
     return EXIT_BAD_INPUT;
+}
+
+bool deny(const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    print_complaint(format, list);
+    va_end(list);
+    return false;
 }
 
 bool explain(attn_error *why, const char *format, ...) {

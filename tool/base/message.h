@@ -35,6 +35,7 @@ void print_foreign(FILE *out, const char *text, size_t most);
 /* Prints "attest: " and the sentence on one line of stderr, as print_foreign does.
  * Returns EXIT_BAD_INPUT, so that a caller can say `return complain(...)`. */
 int complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+bool deny(const char *format, ...) __attribute__((format(printf, 1, 2))); /* returns false */
 
 /* As complain, for the program's own functions that hand a sentence to their caller instead.
  * Returns false. */

@@ -69,28 +69,19 @@ const char *npy_shape_text(const int64_t *shape, int dims, char *buffer, size_t 
 struct cursor {
     const char *at;
     const struct types *types;
+    bool ended; /* a key had no comma after it */
 };
 
 static void skip_space(struct cursor *c) {
     c->at += strspn(c->at, " \t\r\n\f\v");
 }
 
-static bool take(struct cursor *c, char expected) {
+static bool take(struct cursor *c, const char *word) {
     skip_space(c);
-    if (*c->at != expected) {
-        return false;
-    }
-    c->at++;
-    return true;
-}
-
-static bool take_word(struct cursor *c, const char *word) {
-    skip_space(c);
-    if (strncmp(c->at, word, strlen(word)) != 0) {
-        return false;
-    }
-    c->at += strlen(word);
-    return true;
+    const size_t length = strlen(word);
+    const bool is = strncmp(c->at, word, length) == 0;
+    c->at += is ? length : 0;
+    return is;
 }
 
 /* 'text' or "text" without escapes; too long a text is no string of ours. */
@@ -101,11 +92,8 @@ static bool take_string(struct cursor *c, char *text, size_t size) {
         return false;
     }
     const char *end = strchr(c->at + 1, quote);
-    if (end == NULL || (size_t)(end - c->at) > size) {
-        return false;
-    }
-    const size_t length = (size_t)(end - c->at) - 1;
-    if (memchr(c->at + 1, '\\', length) != NULL) {
+    const size_t length = end != NULL ? (size_t)(end - c->at) - 1 : size;
+    if (length >= size || memchr(c->at + 1, '\\', length) != NULL) {
         return false;
     }
     memcpy(text, c->at + 1, length);
@@ -133,86 +121,86 @@ static bool take_descr(struct cursor *c, struct npy *array, attn_error *why) {
                    c->types->descrs);
 }
 
-static bool take_order(struct cursor *c, attn_error *why) {
-    if (take_word(c, "False")) {
-        return true;
-    }
-    if (take_word(c, "True")) {
-        return explain(why, "is in Fortran order, expected C order (numpy.ascontiguousarray)");
-    }
-    return explain(why, "malformed header: 'fortran_order' is neither True nor False");
+static bool take_order(struct cursor *c, struct npy *array, attn_error *why) {
+    (void)array;
+    return take(c, "False") ||
+           (take(c, "True")
+                ? explain(why, "is in Fortran order, expected C order (numpy.ascontiguousarray)")
+                : explain(why, "malformed header: 'fortran_order' is neither True nor False"));
 }
 
 static bool take_shape(struct cursor *c, struct npy *array, attn_error *why) {
-    static const char no_tuple[] = "malformed header: 'shape' is not a tuple of sizes";
-    if (!take(c, '(')) {
-        return explain(why, "%s", no_tuple);
-    }
-    for (array->dims = 0; !take(c, ')');) {
+    bool good = take(c, "("), more = good;
+    for (array->dims = 0; more && !take(c, ")");) {
         if (array->dims == NPY_MAX_DIMS) {
             return explain(why, "has more than %d dimensions", NPY_MAX_DIMS);
         }
         skip_space(c);
-        if (*c->at < '0' || *c->at > '9') {
-            return explain(why, "%s", no_tuple);
-        }
         char *end;
         errno = 0;
-        array->shape[array->dims++] = strtoll(c->at, &end, 10);
-        c->at = end;
+        good = *c->at >= '0' && *c->at <= '9';
+        array->shape[array->dims++] = good ? strtoll(c->at, &end, 10) : 0;
         if (errno != 0) {
             return explain(why, "has a dimension of 2^63 or more");
         }
-        if (!take(c, ',')) {
-            /* Only the last size goes without a comma; "(5)" is a number, not a tuple. */
-            return (array->dims > 1 && take(c, ')')) || explain(why, "%s", no_tuple);
+        c->at = good ? end : c->at;
+        more = good && take(c, ",");
+        if (good && !more) { /* only the last size goes without it; "(5)" is a number, no tuple */
+            good = array->dims > 1 && take(c, ")");
         }
     }
-    return true;
+    return good || explain(why, "malformed header: 'shape' is not a tuple of sizes");
+}
+
+static const struct {
+    const char *name;
+    bool (*take)(struct cursor *c, struct npy *array, attn_error *why);
+} KEYS[] = {{"descr", take_descr}, {"fortran_order", take_order}, {"shape", take_shape}};
+enum { KEY_COUNT = sizeof KEYS / sizeof *KEYS };
+
+static bool take_key(struct cursor *c, const char *text, bool seen[KEY_COUNT], struct npy *array,
+                     attn_error *why) {
+    char key[32];
+    if (!take_string(c, key, sizeof key) || !take(c, ":")) {
+        return explain(why, "malformed header: a key and a colon are expected at byte %zu",
+                       (size_t)(c->at - text));
+    }
+    int which = 0;
+    while (which < KEY_COUNT && strcmp(key, KEYS[which].name) != 0) {
+        which++;
+    }
+    if (which == KEY_COUNT || seen[which]) {
+        return explain(why, "malformed header: %s key '%s'",
+                       which == KEY_COUNT ? "unknown" : "repeated", key);
+    }
+    seen[which] = true;
+    if (!KEYS[which].take(c, array, why)) {
+        return false;
+    }
+    c->ended = !take(c, ",");
+    return !c->ended || take(c, "}") ||
+           explain(why, "malformed header: no comma or brace after '%s'", key);
 }
 
 static bool parse_header(const char *text, const struct types *types, struct npy *array,
                          attn_error *why) {
-    struct cursor cursor = {text, types};
-    static const char *const names[3] = {"descr", "fortran_order", "shape"};
-    bool seen[3] = {false, false, false};
-    if (!take(&cursor, '{')) {
+    struct cursor cursor = {text, types, false};
+    bool seen[KEY_COUNT] = {false};
+    if (!take(&cursor, "{")) {
         return explain(why, "malformed header: it is not a dict");
     }
-    while (!take(&cursor, '}')) {
-        char key[32];
-        if (!take_string(&cursor, key, sizeof key) || !take(&cursor, ':')) {
-            return explain(why, "malformed header: a key and a colon are expected at byte %zu",
-                           (size_t)(cursor.at - text));
-        }
-        int which = 0;
-        while (which < 3 && strcmp(key, names[which]) != 0) {
-            which++;
-        }
-        if (which == 3 || seen[which]) {
-            return explain(why, "malformed header: %s key '%s'",
-                           which == 3 ? "unknown" : "repeated", key);
-        }
-        seen[which] = true;
-        if (!(which == 0   ? take_descr(&cursor, array, why)
-              : which == 1 ? take_order(&cursor, why)
-                           : take_shape(&cursor, array, why))) {
+    while (!cursor.ended && !take(&cursor, "}")) {
+        if (!take_key(&cursor, text, seen, array, why)) {
             return false;
-        }
-        if (!take(&cursor, ',')) {
-            if (!take(&cursor, '}')) {
-                return explain(why, "malformed header: no comma or brace after '%s'", key);
-            }
-            break;
         }
     }
     skip_space(&cursor);
     if (*cursor.at != '\0') {
         return explain(why, "malformed header: text after the dict");
     }
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < KEY_COUNT; i++) {
         if (!seen[i]) {
-            return explain(why, "malformed header: '%s' is missing", names[i]);
+            return explain(why, "malformed header: '%s' is missing", KEYS[i].name);
         }
     }
     return true;

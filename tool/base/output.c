@@ -56,19 +56,9 @@ static void watch_signals(void) {
     watching = true;
 }
 
-/* Makes signals wait; `before` goes to sigprocmask in the end. */
-static void hold_signals(sigset_t *before) {
-    sigset_t fatal;
-    sigemptyset(&fatal);
-    for (int i = 0; i < FATAL_COUNT; i++) {
-        sigaddset(&fatal, FATAL_SIGNALS[i]);
-    }
-    sigprocmask(SIG_BLOCK, &fatal, before);
-}
-
-/* Creates the temporary file. Signals wait, so that none finds the file without its name. */
+/* Creates the temporary file. Its name counts before it is there and for a moment after it was
+ * renamed: to remove a file that is not there does no harm. */
 static int create_temporary(struct output *output) {
-    sigset_t before;
     int slot = 0;
     while (slot < OUTPUT_MAX && temporaries[slot].used) {
         slot++;
@@ -81,13 +71,10 @@ static int create_temporary(struct output *output) {
     const int folder = slash == NULL ? 0 : (int)(slash + 1 - output->target);
     snprintf(temporaries[slot].path, sizeof temporaries[slot].path, "%.*s.attest-%ld-%d.tmp",
              folder, output->target, (long)getpid(), slot);
-    hold_signals(&before);
+    temporaries[slot].used = 1;
     const int file = open(temporaries[slot].path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (file >= 0) {
-        temporaries[slot].used = 1;
-        output->slot = slot;
-    }
-    sigprocmask(SIG_SETMASK, &before, NULL);
+    temporaries[slot].used = file >= 0;
+    output->slot = file >= 0 ? slot : -1;
     return file;
 }
 
@@ -183,17 +170,14 @@ bool output_finish(struct output *output, attn_error *why) {
 }
 
 bool output_publish(struct output *output, attn_error *why) {
-    sigset_t before;
-    bool good = true;
-    hold_signals(&before);
-    if (output->slot >= 0 && rename(temporaries[output->slot].path, output->target) == 0) {
+    if (output->slot >= 0 && rename(temporaries[output->slot].path, output->target) != 0) {
+        return explain(why, "cannot write: %s", strerror(errno));
+    }
+    if (output->slot >= 0) {
         temporaries[output->slot].used = 0;
         output->slot = -1;
-    } else if (output->slot >= 0) {
-        good = explain(why, "cannot write: %s", strerror(errno));
     }
-    sigprocmask(SIG_SETMASK, &before, NULL);
-    return good;
+    return true;
 }
 
 void output_discard(struct output *output) {

@@ -14,65 +14,64 @@
 static const uint64_t BYTES_MOST = UINT64_C(4) << 30; /* what the virtual GPU has */
 enum { STRUCT_PARTS = 64, POINTERS_MOST = 4096, DEPTH_MOST = 8, VALUE_MOST = 4096 };
 
-/* ---- fields ---------------------------------------------------------------------------------- */
+/* ---- fields: each ends with a colon, but for the last ---------------------------------------- */
 
-size_t field_length(const struct cursor *c) {
-    return strcspn(c->at, ":");
+static int field_length(const char *at) {
+    return (int)strcspn(at, ":");
 }
 
-bool take_colon(struct cursor *c, const char *before, attn_error *why) {
-    if (*c->at != ':') {
+static bool take_colon(const char **at, const char *before, attn_error *why) {
+    if (**at != ':') {
         return explain(why, "it ends after its %s, expected a colon and more", before);
     }
-    c->at++;
+    ++*at;
     return true;
 }
 
-bool take_type(struct cursor *c, const struct element **type, attn_error *why) {
-    const size_t length = field_length(c);
-    *type = element_named(c->at, length);
+static bool take_type(const char **at, const struct element **type, attn_error *why) {
+    const int length = field_length(*at);
+    *type = element_named(*at, (size_t)length);
     if (*type == NULL) {
-        return explain(why, "type '%.*s', expected one of %s", (int)length, c->at, element_names());
+        return explain(why, "type '%.*s', expected one of %s", length, *at, element_names());
     }
-    c->at += length;
-    return true;
+    *at += length;
+    return take_colon(at, "type", why);
 }
 
-bool take_number(struct cursor *c, const char *what, uint64_t *number, attn_error *why) {
+bool take_number(const char **at, const char *what, uint64_t *number, attn_error *why) {
     char *end;
     errno = 0;
-    const bool digit = *c->at >= '0' && *c->at <= '9';
-    *number = digit ? strtoull(c->at, &end, 10) : 0;
+    const bool digit = **at >= '0' && **at <= '9';
+    *number = digit ? strtoull(*at, &end, 10) : 0;
     if (!digit || errno != 0) {
-        return explain(why, "%s '%.*s', expected a whole number", what, (int)field_length(c),
-                       c->at);
+        return explain(why, "%s '%.*s', expected a whole number", what, field_length(*at), *at);
     }
-    c->at = end;
+    *at = end;
     return true;
 }
 
-/* "64x128x2": up to `most` numbers. */
-bool take_numbers(struct cursor *c, const char *what, uint64_t *numbers, uint32_t most,
-                  uint32_t *count, attn_error *why) {
+/* "64x128x2": up to `most` numbers, or none. */
+static bool take_numbers(const char **at, const char *what, uint64_t *numbers, uint32_t most,
+                         uint32_t *count, attn_error *why) {
     *count = 0;
-    if (*c->at == ':') {
-        return true;
-    }
-    do {
-        c->at += *count > 0; /* the x */
+    while (**at != ':' && (*count == 0 || **at == 'x')) {
+        *at += *count > 0; /* the x */
         if (*count == most) {
             return explain(why, "%s has more than %u numbers", what, most);
         }
-        if (!take_number(c, what, &numbers[*count], why)) {
+        if (!take_number(at, what, &numbers[(*count)++], why)) {
             return false;
         }
-        ++*count;
-    } while (*c->at == 'x');
-    return *c->at == ':' || explain(why, "%s ends with '%.*s', expected numbers like 64x128", what,
-                                    (int)field_length(c), c->at);
+    }
+    if (**at != ':') {
+        return explain(why, "%s ends with '%.*s', expected numbers like 64x128", what,
+                       field_length(*at), *at);
+    }
+    ++*at;
+    return true;
 }
 
-bool check_bytes(const struct content *content, attn_error *why) {
+static bool check_bytes(const struct content *content, attn_error *why) {
     if (content->count == 0 || content->count > BYTES_MOST / content->type->bytes) {
         return explain(why, "%zu elements of %s, expected 1 or more in at most 4 GiB",
                        content->count, content->type->name);
@@ -88,30 +87,36 @@ static void make_value(struct check_arg *arg, size_t bytes, size_t align) {
     arg->value = must(calloc(bytes > 0 ? bytes : 1, 1));
 }
 
-static bool parse_buffer(struct check_arg *arg, struct cursor *c, attn_error *why) {
+static void make_pointer(struct check_arg *arg) {
+    make_value(arg, sizeof arg->memory, sizeof arg->memory);
+}
+
+static bool parse_buffer(struct check_arg *arg, const char *at, int depth, attn_error *why) {
     uint64_t count = 0;
-    if (!take_type(c, &arg->content.type, why) || !take_colon(c, "type", why) ||
-        !take_number(c, "count", &count, why) || !take_colon(c, "count", why)) {
+    (void)depth;
+    make_pointer(arg);
+    if (!take_type(&at, &arg->content.type, why) || !take_number(&at, "count", &count, why) ||
+        !take_colon(&at, "count", why)) {
         return false;
     }
     arg->content.count = (size_t)count;
     content_shape(&arg->content, (const int64_t[]){(int64_t)count}, 1);
-    return check_bytes(&arg->content, why) && content_fill(&arg->content, c->at, why);
+    return check_bytes(&arg->content, why) && content_fill(&arg->content, at, why);
 }
 
 /* ---- tensor maps ----------------------------------------------------------------------------- */
 
-static bool parse_swizzle(struct check_arg *arg, struct cursor *c, attn_error *why) {
-    static const char *const names[] = {"none", "32", "64", "128"};
-    const size_t length = field_length(c);
-    for (arg->swizzle = 0; arg->swizzle < 4; arg->swizzle++) {
-        const char *name = names[arg->swizzle];
-        if (strlen(name) == length && strncmp(name, c->at, length) == 0) {
-            c->at += length;
-            return true;
-        }
+static bool take_swizzle(const char **at, int *swizzle, attn_error *why) {
+    static const char *const NAMES[] = {"none", "32", "64", "128", NULL};
+    char name[8];
+    const int length = field_length(*at);
+    snprintf(name, sizeof name, "%.*s", length, *at);
+    *swizzle = choice_of(NAMES, name);
+    if (*swizzle < 0) {
+        return explain(why, "swizzle '%.*s', expected none, 32, 64 or 128", length, *at);
     }
-    return explain(why, "swizzle '%.*s', expected none, 32, 64 or 128", (int)length, c->at);
+    *at += length;
+    return take_colon(at, "swizzle", why);
 }
 
 /* As many elements as the longest stride times its dim: padding lies in the buffer. */
@@ -139,17 +144,16 @@ static bool count_tensor(struct check_arg *arg, attn_error *why) {
     return check_bytes(&arg->content, why);
 }
 
-/* What follows "tmap:". */
-static bool parse_tensor(struct check_arg *arg, struct cursor *c, attn_error *why) {
+static bool parse_tensor(struct check_arg *arg, const char *at, int depth, attn_error *why) {
     uint64_t box[CHECK_RANK] = {0};
     uint32_t strides = 0, boxes = 0;
-    if (!take_type(c, &arg->content.type, why) || !take_colon(c, "type", why) ||
-        !take_numbers(c, "dims", arg->size, CHECK_RANK, &arg->rank, why) ||
-        !take_colon(c, "dims", why) ||
-        !take_numbers(c, "strides", arg->strides, CHECK_RANK, &strides, why) ||
-        !take_colon(c, "strides", why) || !take_numbers(c, "box", box, CHECK_RANK, &boxes, why) ||
-        !take_colon(c, "box", why) || !parse_swizzle(arg, c, why) ||
-        !take_colon(c, "swizzle", why)) {
+    (void)depth;
+    make_value(arg, CHECK_MAP_BYTES, 64);
+    if (!take_type(&at, &arg->content.type, why) ||
+        !take_numbers(&at, "dims", arg->size, CHECK_RANK, &arg->rank, why) ||
+        !take_numbers(&at, "strides", arg->strides, CHECK_RANK, &strides, why) ||
+        !take_numbers(&at, "box", box, CHECK_RANK, &boxes, why) ||
+        !take_swizzle(&at, &arg->swizzle, why)) {
         return false;
     }
     if (arg->content.type->tensor < 0) {
@@ -168,7 +172,7 @@ static bool parse_tensor(struct check_arg *arg, struct cursor *c, attn_error *wh
         }
         arg->box[i] = (uint32_t)box[i];
     }
-    return count_tensor(arg, why) && content_fill(&arg->content, c->at, why);
+    return count_tensor(arg, why) && content_fill(&arg->content, at, why);
 }
 
 /* The map, once the buffer is there. */
@@ -187,30 +191,32 @@ static bool make_map(const struct check_arg *arg, vgpu *gpu, attn_error *why) {
 
 /* ---- other kinds ----------------------------------------------------------------------------- */
 
-static bool parse_bytes(struct check_arg *arg, const struct cursor *c, attn_error *why) {
-    const size_t length = strlen(c->at);
+static bool parse_bytes(struct check_arg *arg, const char *at, int depth, attn_error *why) {
+    (void)depth;
+    const size_t length = strlen(at);
     if (length == 0 || length % 2 != 0 || length / 2 > VALUE_MOST ||
-        strspn(c->at, "0123456789abcdefABCDEF") != length) {
-        return explain(why, "bytes '%s', expected two hexadecimal digits for each", c->at);
+        strspn(at, "0123456789abcdefABCDEF") != length) {
+        return explain(why, "bytes '%s', expected two hexadecimal digits for each", at);
     }
     make_value(arg, length / 2, 1);
     for (size_t i = 0; i < length / 2; i++) {
-        const char two[3] = {c->at[2 * i], c->at[2 * i + 1], '\0'};
+        const char two[3] = {at[2 * i], at[2 * i + 1], '\0'};
         arg->value[i] = (unsigned char)strtoul(two, NULL, 16);
     }
     return true;
 }
 
-static bool parse_scalar(struct check_arg *arg, struct cursor *c, attn_error *why) {
-    arg->content.type = element_named(c->at, field_length(c));
-    if (arg->content.type == NULL) {
+static bool parse_scalar(struct check_arg *arg, const char *at, attn_error *why) {
+    const int length = field_length(at);
+    const struct element *type = arg->content.type = element_named(at, (size_t)length);
+    if (type == NULL) {
         return explain(why,
                        "'%.*s', expected buf, tmap, struct, bytes, ptr, ptrs, numba or one of %s",
-                       (int)field_length(c), c->at, element_names());
+                       length, at, element_names());
     }
-    c->at += field_length(c);
-    make_value(arg, arg->content.type->bytes, arg->content.type->bytes);
-    return take_colon(c, "type", why) && element_parse(arg->content.type, c->at, arg->value, why);
+    at += length;
+    make_value(arg, type->bytes, type->bytes);
+    return take_colon(&at, "type", why) && element_parse(type, at, arg->value, why);
 }
 
 static bool parse_any(struct check_arg *arg, const char *label, const char *text, int depth,
@@ -230,17 +236,30 @@ static bool parse_part(struct check_arg *arg, size_t index, const char *text, in
            explain(why, "%s: %.400s", label, fault.text);
 }
 
+/* The parts' values, as in a struct, or in the memory of a pointer; returns the bytes. */
+static size_t gather(const struct check_arg *arg, unsigned char *to) {
+    size_t at = 0;
+    for (size_t i = 0; i < arg->part_count; i++) {
+        const struct check_arg *part = &arg->parts[i];
+        at = (at + part->align - 1) / part->align * part->align;
+        if (to != NULL) {
+            memcpy(to + at, part->value, part->value_bytes);
+        }
+        at += part->value_bytes;
+    }
+    return at;
+}
+
 /* Parts are between commas; each lies at a multiple of its alignment, as in C. */
-static bool parse_struct(struct check_arg *arg, const struct cursor *c, int depth,
-                         attn_error *why) {
-    size_t count = 1, bytes = 0, align = 1;
-    for (const char *at = c->at; *at != '\0'; at++) {
-        count += *at == ',';
+static bool parse_struct(struct check_arg *arg, const char *at, int depth, attn_error *why) {
+    size_t count = 1, align = 1;
+    for (const char *c = at; *c != '\0'; c++) {
+        count += *c == ',';
     }
     if (count > STRUCT_PARTS) {
         return explain(why, "a struct of %zu parts, expected at most %d", count, STRUCT_PARTS);
     }
-    char *copy = must(strdup(c->at)), *rest = copy;
+    char *copy = must(strdup(at)), *rest = copy;
     bool good = true;
     make_parts(arg, count);
     for (size_t i = 0; good && i < count; i++) {
@@ -248,23 +267,23 @@ static bool parse_struct(struct check_arg *arg, const struct cursor *c, int dept
     }
     free(copy);
     for (size_t i = 0; good && i < count; i++) {
-        const struct check_arg *part = &arg->parts[i];
-        align = part->align > align ? part->align : align;
-        bytes = (bytes + part->align - 1) / part->align * part->align + part->value_bytes;
+        align = arg->parts[i].align > align ? arg->parts[i].align : align;
     }
-    make_value(arg, (bytes + align - 1) / align * align, align);
+    make_value(arg, good ? (gather(arg, NULL) + align - 1) / align * align : 0, align);
     return good;
 }
 
 /* "TYPE:D0xD1:FILL", a C-contiguous array: meminfo, parent, items, bytes of an item, data, shape,
  * strides. */
-static bool parse_numba(struct check_arg *arg, struct cursor *c, int depth, attn_error *why) {
+static bool parse_numba(struct check_arg *arg, const char *at, int depth, attn_error *why) {
     const struct element *type;
     uint64_t dims[CHECK_RANK], items = 1;
     uint32_t count;
     char text[512];
-    if (!take_type(c, &type, why) || !take_colon(c, "type", why) ||
-        !take_numbers(c, "dims", dims, CHECK_RANK, &count, why) || !take_colon(c, "dims", why)) {
+    if (depth > 0) {
+        return explain(why, "numba:... is no part of another argument");
+    }
+    if (!take_type(&at, &type, why) || !take_numbers(&at, "dims", dims, CHECK_RANK, &count, why)) {
         return false;
     }
     for (uint32_t i = 0; i < count; i++) {
@@ -272,9 +291,9 @@ static bool parse_numba(struct check_arg *arg, struct cursor *c, int depth, attn
             return explain(why, "dims of more than 4 GiB");
         }
     }
-    int used = snprintf(text, sizeof text, "u64:0,u64:0,i64:%llu,i64:%zu,buf:%s:%llu:%s",
-                        (unsigned long long)items, type->bytes, type->name,
-                        (unsigned long long)items, c->at);
+    int used =
+        snprintf(text, sizeof text, "u64:0,u64:0,i64:%llu,i64:%zu,buf:%s:%llu:%s",
+                 (unsigned long long)items, type->bytes, type->name, (unsigned long long)items, at);
     for (uint32_t i = 0; i < count && used < (int)sizeof text; i++) {
         used += snprintf(text + used, sizeof text - (size_t)used, ",i64:%llu",
                          (unsigned long long)dims[i]);
@@ -285,17 +304,17 @@ static bool parse_numba(struct check_arg *arg, struct cursor *c, int depth, attn
         used += snprintf(text + used, sizeof text - (size_t)used, ",i64:%llu",
                          (unsigned long long)stride);
     }
-    if (used >= (int)sizeof text || strchr(c->at, ',') != NULL) {
-        return explain(why, "fill '%.40s', expected a short one without a comma", c->at);
+    if (used >= (int)sizeof text || strchr(at, ',') != NULL) {
+        return explain(why, "fill '%.40s', expected a short one without a comma", at);
     }
     arg->spread = true;
-    return parse_struct(arg, &(struct cursor){text}, depth, why);
+    return parse_struct(arg, text, depth, why);
 }
 
 /* "COUNT:ARG"; the seeds of random parts differ. */
-static bool parse_pointers(struct check_arg *arg, struct cursor *c, int depth, attn_error *why) {
+static bool parse_pointers(struct check_arg *arg, const char *at, int depth, attn_error *why) {
     uint64_t count = 0;
-    if (!take_number(c, "count", &count, why) || !take_colon(c, "count", why)) {
+    if (!take_number(&at, "count", &count, why) || !take_colon(&at, "count", why)) {
         return false;
     }
     if (count == 0 || count > POINTERS_MOST) {
@@ -305,12 +324,12 @@ static bool parse_pointers(struct check_arg *arg, struct cursor *c, int depth, a
     make_parts(arg, (size_t)count);
     for (size_t i = 0; i < count; i++) {
         char part[512], seed[32] = "";
-        const size_t length = strlen(c->at);
-        if (i > 0 && length > 5 && strcmp(c->at + length - 5, ":rand") == 0) {
+        const size_t length = strlen(at);
+        if (i > 0 && length > 5 && strcmp(at + length - 5, ":rand") == 0) {
             snprintf(seed, sizeof seed, ":%zu", i + 1);
         }
-        if ((size_t)snprintf(part, sizeof part, "%s%s", c->at, seed) >= sizeof part) {
-            return explain(why, "'%.40s...' is too long", c->at);
+        if ((size_t)snprintf(part, sizeof part, "%s%s", at, seed) >= sizeof part) {
+            return explain(why, "'%.40s...' is too long", at);
         }
         if (!parse_part(arg, i, part, depth, why)) {
             return false;
@@ -319,59 +338,39 @@ static bool parse_pointers(struct check_arg *arg, struct cursor *c, int depth, a
             return explain(why, "%s is no pointer, expected buf or ptr", arg->parts[i].label);
         }
     }
-    make_value(arg, sizeof arg->memory, sizeof arg->memory);
+    make_pointer(arg);
     return true;
+}
+
+static bool parse_pointer(struct check_arg *arg, const char *at, int depth, attn_error *why) {
+    make_parts(arg, 1);
+    make_pointer(arg);
+    return parse_part(arg, 0, at, depth, why);
 }
 
 static bool parse_any(struct check_arg *arg, const char *label, const char *text, int depth,
                       attn_error *why) {
-    struct cursor c = {text};
-    const size_t length = field_length(&c);
     static const struct {
         const char *name;
         enum check_arg_kind kind;
-    } KINDS[] = {{"buf", CHECK_BUFFER},  {"tmap", CHECK_TENSOR},  {"struct", CHECK_STRUCT},
-                 {"ptr", CHECK_POINTER}, {"ptrs", CHECK_POINTER}, {"bytes", CHECK_SCALAR},
-                 {"numba", CHECK_STRUCT}};
-    const char *name = "";
+        bool (*parse)(struct check_arg *arg, const char *at, int depth, attn_error *why);
+    } KINDS[] = {{"buf", CHECK_BUFFER, parse_buffer},     {"tmap", CHECK_TENSOR, parse_tensor},
+                 {"struct", CHECK_STRUCT, parse_struct},  {"ptr", CHECK_POINTER, parse_pointer},
+                 {"ptrs", CHECK_POINTER, parse_pointers}, {"bytes", CHECK_SCALAR, parse_bytes},
+                 {"numba", CHECK_STRUCT, parse_numba}};
+    const size_t length = (size_t)field_length(text);
+    const char *at = text + length;
     *arg = (struct check_arg){.kind = CHECK_SCALAR};
     snprintf(arg->label, sizeof arg->label, "%s", label);
     for (size_t i = 0; i < sizeof KINDS / sizeof *KINDS; i++) {
         if (strlen(KINDS[i].name) == length && strncmp(text, KINDS[i].name, length) == 0) {
-            name = KINDS[i].name;
             arg->kind = KINDS[i].kind;
-            c.at += length;
+            return (depth <= DEPTH_MOST ||
+                    explain(why, "parts within parts, more than %d deep", DEPTH_MOST)) &&
+                   take_colon(&at, KINDS[i].name, why) && KINDS[i].parse(arg, at, depth, why);
         }
     }
-    if (*name == '\0') {
-        return parse_scalar(arg, &c, why);
-    }
-    if (depth > DEPTH_MOST) {
-        return explain(why, "parts within parts, more than %d deep", DEPTH_MOST);
-    }
-    if (!take_colon(&c, name, why)) {
-        return false;
-    }
-    switch (arg->kind) {
-    case CHECK_BUFFER:
-        make_value(arg, sizeof arg->memory, sizeof arg->memory);
-        return parse_buffer(arg, &c, why);
-    case CHECK_TENSOR: make_value(arg, CHECK_MAP_BYTES, 64); return parse_tensor(arg, &c, why);
-    case CHECK_STRUCT:
-        if (strcmp(name, "numba") != 0) {
-            return parse_struct(arg, &c, depth, why);
-        }
-        return depth == 0 ? parse_numba(arg, &c, depth, why)
-                          : explain(why, "numba:... is no part of another argument");
-    case CHECK_SCALAR: return parse_bytes(arg, &c, why);
-    default: break;
-    }
-    if (strcmp(name, "ptrs") == 0) {
-        return parse_pointers(arg, &c, depth, why);
-    }
-    make_parts(arg, 1);
-    make_value(arg, sizeof arg->memory, sizeof arg->memory);
-    return parse_part(arg, 0, c.at, depth, why);
+    return parse_scalar(arg, text, why);
 }
 
 bool check_arg_parse(struct check_arg *arg, size_t index, const char *text, attn_error *why) {
@@ -404,26 +403,17 @@ const char *check_arg_text(const struct check_arg *arg, char *text, size_t size)
 
 /* ---- around a launch ------------------------------------------------------------------------- */
 
-/* The parts' values, as in a struct, or in the memory of a pointer; returns the bytes. */
-static size_t gather(const struct check_arg *arg, unsigned char *to) {
-    size_t at = 0;
-    for (size_t i = 0; i < arg->part_count; i++) {
-        const struct check_arg *part = &arg->parts[i];
-        at = (at + part->align - 1) / part->align * part->align;
-        if (to != NULL) {
-            memcpy(to + at, part->value, part->value_bytes);
-        }
-        at += part->value_bytes;
-    }
-    return at;
-}
-
 static bool allocate(struct check_arg *arg, vgpu *gpu, const void *from, size_t bytes,
                      attn_error *why) {
     vgpu_error fault;
-    return (vgpu_malloc(gpu, bytes, arg->label, &arg->memory, &fault) == VGPU_OK &&
-            (from == NULL || vgpu_write(gpu, arg->memory, from, bytes, &fault) == VGPU_OK)) ||
-           explain(why, "%.300s", fault.text);
+    const bool good =
+        (vgpu_malloc(gpu, bytes, arg->label, &arg->memory, &fault) == VGPU_OK &&
+         (from == NULL || vgpu_write(gpu, arg->memory, from, bytes, &fault) == VGPU_OK)) ||
+        explain(why, "%.300s", fault.text);
+    if (arg->kind != CHECK_TENSOR) {
+        memcpy(arg->value, &arg->memory, sizeof arg->memory);
+    }
+    return good;
 }
 
 static bool point(struct check_arg *arg, vgpu *gpu, attn_error *why) {
@@ -436,26 +426,20 @@ static bool point(struct check_arg *arg, vgpu *gpu, attn_error *why) {
 }
 
 bool check_arg_place(struct check_arg *arg, vgpu *gpu, attn_error *why) {
+    const struct content *content = &arg->content;
     for (size_t i = 0; i < arg->part_count; i++) {
         if (!check_arg_place(&arg->parts[i], gpu, why)) {
             return false;
         }
     }
-    const struct content *content = &arg->content;
-    bool good = true;
     switch (arg->kind) {
     case CHECK_SCALAR: return true;
     case CHECK_STRUCT: gather(arg, arg->value); return true;
-    case CHECK_POINTER: good = point(arg, gpu, why); break;
-    default:
-        good = allocate(arg, gpu, content->initial, content->count * content->type->bytes, why);
-        break;
+    case CHECK_POINTER: return point(arg, gpu, why);
+    default: break;
     }
-    if (good && arg->kind == CHECK_TENSOR) {
-        return make_map(arg, gpu, why);
-    }
-    memcpy(arg->value, &arg->memory, sizeof arg->memory);
-    return good;
+    return allocate(arg, gpu, content->initial, content->count * content->type->bytes, why) &&
+           (arg->kind != CHECK_TENSOR || make_map(arg, gpu, why));
 }
 
 void check_arg_release(struct check_arg *arg, vgpu *gpu) {

@@ -1,22 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * check.h - the parts of `attest check`: element types (types.c), the arguments of a launch
- * (args.c, fill.c), shapes (sweep.c), what is expected of buffers after it (expect.c),
- * which kernel (entry.c) of which PTX (source.c). launches.c runs them, verb.c puts all together.
- *
- *     TYPE:VALUE                                          i32:7  f32:0.5
- *     buf:TYPE:COUNT:FILL                                 buf:f16:4096:rand:7
- *     tmap:TYPE:D0xD1[x...]:S1[x...]:B0xB1[x...]:SWIZZLE:FILL  tmap:f16:64x128:128:64x64:128:iota
- *     struct:ARG,ARG...    laid out as in C                struct:buf:f32:64:rand,i32:64,f32:0.5
- *     bytes:HEX            as they are                     bytes:00ff10
- *     numba:TYPE:D0[xD1...]:FILL  the parameters that numba makes of an array, D0 outermost
- *     ptr:ARG              a pointer to such a value       ptr:tmap:...  ptr:struct:i32:1,f32:2
- *     ptrs:COUNT:ARG       an array of such pointers       ptrs:3:buf:f32:64:rand
- *
- * FILL is zero, iota, uninit, const:VALUE, rand[:SEED], rand:LOW..HIGH[:SEED] or @file.npy. A
- * tensor map describes a buffer of its own: dims in elements, innermost first; strides of the dims
- * after the first, in bytes (of one dim there are none); the box; none, 32, 64 or 128 bytes of
- * swizzle.
+ * check.h - the parts of `attest check`: element types and what memory holds (fill.c), the
+ * arguments of a launch (args.c), shapes (sweep.c), what is expected of buffers after it
+ * (expect.c), PTX (source.c). launches.c runs them, verb.c puts all together.
+ * What an argument and a FILL may be is in the verb's NOTES, which attest check --help shows.
  *
  * Invariant: each launch begins with buffers that were just allocated and hold what FILL says. An
  * expectation is met only if it was compared after every launch and no element was off by more than
@@ -29,7 +16,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <time.h>
 
 #include "attn.h"
 #include "base/args.h"
@@ -59,9 +45,6 @@ const struct element *element_of_npy(enum npy_type type, const struct element *w
 /* "f32, f16, ..." */
 const char *element_names(void);
 
-/* Rounds to nearest even; integers are taken modulo 2^bits, and must be in the range of int64 or
- * uint64. */
-void element_store(const struct element *type, void *to, long double value);
 long double element_value(const struct element *type, const void *from);
 
 /* A number from the command line; false and the reason where the type has no such value. */
@@ -69,7 +52,7 @@ bool element_parse(const struct element *type, const char *text, void *to, attn_
 
 /* ---- what memory holds (fill.c) -------------------------------------------------------------- */
 
-enum { CHECK_RANK = 5, CHECK_MAP_BYTES = 128 };
+enum { CHECK_RANK = 5, CHECK_MAP_BYTES = 128, ENTRY_NAME_SIZE = 512 };
 enum fill_kind { FILL_ZERO, FILL_IOTA, FILL_UNINIT, FILL_CONST, FILL_RAND, FILL_RANGE, FILL_FILE };
 
 /* Elements of a type, and what is there before a launch. */
@@ -84,8 +67,7 @@ struct content {
     void *initial; /* NULL: uninitialised */
 };
 
-/* Parses a FILL and makes the elements; type, count, dims and shape are set. Reads the file of an
- * @. What is left of `text` after the fill must be empty. */
+/* Parses a FILL and makes the elements; type, count, dims and shape are set. */
 bool content_fill(struct content *content, const char *text, attn_error *why);
 void content_shape(struct content *content, const int64_t *shape, int dims);
 void content_free(struct content *content);
@@ -116,8 +98,7 @@ struct check_arg {
     int swizzle;
 };
 
-/* Reads the file of an @ too. `index` is the argument's number. The sentence does not name the
- * argument. */
+/* The sentence does not name the argument, whose number is `index`. */
 bool check_arg_parse(struct check_arg *arg, size_t index, const char *text, attn_error *why);
 void check_arg_free(struct check_arg *arg);
 
@@ -128,35 +109,16 @@ void check_arg_release(struct check_arg *arg, vgpu *gpu);
 /* The buffer's bytes: count elements. */
 bool check_arg_read(const struct check_arg *arg, vgpu *gpu, void *to, attn_error *why);
 
-/* "pointer to a buffer of 8 bytes" and so on; returns the buffer. */
+/* "pointer to a buffer of 8 bytes"; returns the buffer. */
 const char *check_arg_text(const struct check_arg *arg, char *text, size_t size);
 
-/* What is left of an argument's text. */
-struct cursor {
-    const char *at;
-};
-size_t field_length(const struct cursor *c);
-bool take_colon(struct cursor *c, const char *before, attn_error *why);
-bool take_type(struct cursor *c, const struct element **type, attn_error *why);
-bool take_numbers(struct cursor *c, const char *what, uint64_t *numbers, uint32_t most,
-                  uint32_t *count, attn_error *why); /* "64x128x2", or none */
-bool take_number(struct cursor *c, const char *what, uint64_t *number, attn_error *why);
-
-/* Elements: 1 or more, in at most what the virtual GPU has. */
-bool check_bytes(const struct content *content, attn_error *why);
+/* Moves on to what follows the number, of which `what` is the name. */
+bool take_number(const char **at, const char *what, uint64_t *number, attn_error *why);
 
 /* ---- variables of the module ----------------------------------------------------------------- */
 
-/* NAME=FILL or NAME=TYPE:FILL. */
-struct check_symbol {
-    char *name;
-    vgpu_pointer memory;
-    struct content content;
-};
-bool check_symbol_parse(struct check_symbol *symbol, const vgpu_module *module, const char *text,
-                        attn_error *why);
-bool check_symbol_place(const struct check_symbol *symbol, vgpu *gpu, attn_error *why);
-void check_symbol_free(struct check_symbol *symbol);
+/* Writes what NAME=FILL or NAME=TYPE:FILL says. */
+bool check_symbol_place(const vgpu_module *module, vgpu *gpu, const char *text, attn_error *why);
 
 /* ---- shapes (sweep.c) ------------------------------------------------------------------------ */
 
@@ -198,12 +160,11 @@ struct check_expect {
     bool unfinished; /* a launch did not come to its end */
 };
 
-/* Reads the file; args: those of the command line. The sentence does not name the option. */
+/* args: those of the command line. */
 bool check_expect_parse(struct check_expect *expect, const char *text, const struct check_arg *args,
                         size_t count, attn_error *why);
 void check_expect_free(struct check_expect *expect);
 
-/* Compares what the argument's buffer holds. */
 bool check_expect_compare(struct check_expect *expect, vgpu *gpu, const char *order,
                           attn_error *why);
 
@@ -219,18 +180,7 @@ bool check_dump_parse(struct check_dump *dump, const char *text, const struct ch
                       size_t count, attn_error *why);
 bool check_dump_write(const struct check_dump *dump, vgpu *gpu, attn_error *why);
 
-/* ---- the kernel ------------------------------------------------------------------------------ */
-
-enum { ENTRY_NAME_SIZE = 512 };
-
-/* The entry whose PTX or C++ name is `wanted` or, alone, begins with it (blanks do not count);
- * without `wanted`, the only one. */
-bool entry_find(const vgpu_module *module, const char *wanted, size_t *index, attn_error *why);
-
-/* A line for each entry, or JSON. */
-void entry_list(const vgpu_module *module, bool as_json);
-
-/* ---- its PTX --------------------------------------------------------------------------------- */
+/* ---- the kernel's PTX ------------------------------------------------------------------------ */
 
 enum source_result {
     SOURCE_READ,
@@ -252,13 +202,6 @@ void source_free(struct source *source);
 /* $CUDACXX, or nvcc where it is found. */
 bool source_nvcc(char path[PATH_MAX], attn_error *why);
 
-/* What the command (all that the PTX depends on but the files) gave; NULL: it is not there, or a
- * file changed since. files: the files, each with a newline. Give both to free(). */
-char *cache_load(const char *command, size_t *size, char **files);
-/* Hashes the files. Not kept where that fails, or if one was edited since `begin`. */
-void cache_store(const char *command, struct timespec begin, const char *files, const char *ptx,
-                 size_t size);
-
 /* ---- launches (launches.c) ------------------------------------------------------------------- */
 
 /* The request, and its launches: one for each order of asynchronous completion and each shape of a
@@ -274,6 +217,8 @@ struct check {
     struct async_orders orders;
     struct sweep sweep;
     vgpu_dims dims;
+    char **expanded; /* texts with the values of a sweep */
+    size_t expanded_count;
     struct check_arg args[ARG_LIST_MOST];
     size_t arg_count;
     struct check_dump dumps[ARG_LIST_MOST];
@@ -289,15 +234,16 @@ struct check {
     double seconds;
 };
 
-/* Each returns an exit code, and has complained unless it is EXIT_DONE. */
+/* Each returns false if it has complained. */
 
 /* The grid, the arguments and what is expected of them, of the shape of now. */
-int check_shape_parse(struct check *c);
+bool check_shape_parse(struct check *c);
 void check_shape_forget(struct check *c);
 /* Loads the module and finds the entry; again before each launch but the first. */
-int check_module_load(struct check *c);
+bool check_module_load(struct check *c);
 /* All orders of the shape of now, and then of the others until one fails. */
-int check_run(struct check *c);
+bool check_run(struct check *c);
+
 /* Whether errors were found, an expectation was missed or a launch did not come to its end. */
 bool check_failed(const struct check *c);
 bool check_expectations_met(const struct check *c);

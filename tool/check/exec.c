@@ -8,20 +8,15 @@
  */
 #include <dlfcn.h>
 #include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "base/args.h"
 #include "base/file.h"
 #include "base/message.h"
 #include "check/check.h"
 #include "cli/verbs.h"
-#include "vgpu.h"
-
-enum { OPTIONS = 9 };
 
 /* ---- exec ------------------------------------------------------------------------------------ */
 
@@ -72,64 +67,31 @@ static bool is_static(const char *path) {
     return is;
 }
 
-int verb_exec(int argc, char **argv) {
-    static const char *const VARIABLES[OPTIONS] = {"VGPU_ASYNC",  "VGPU_CHECKS",  "VGPU_LAUNCH",
-                                                   "VGPU_REPORT", "VGPU_THREADS", "VGPU_SM",
-                                                   "VGPU_CTAS",   "VGPU_FIRST",   "VGPU_REPEATS"};
-    const char *values[OPTIONS] = {NULL}, *program = NULL;
-    struct arg positional = arg_text("PROGRAM", &program, "FILE", "");
-    struct arg how[OPTIONS] = {
-        arg_text("--async", &values[0], "ORDER",
-                 "when asynchronous copies and wgmma complete: eager, fifo, lifo, random:SEED "
-                 "[eager]"),
-        arg_text("--checks", &values[1], "LIST", "all, none, or some of memory,init,race,perf"),
-        arg_text("--launch", &values[2], "N|REGEX",
-                 "check this launch (from 1) or these kernels, run the others without checks"),
-        arg_text("--first", &values[7], "N",
-                 "run only the first N launches of each kernel; results may be wrong [all]"),
-        arg_text("--repeats", &values[8], "HOW",
-                 "a launch with the arguments and the memory of an earlier one: reuse its result, "
-                 "or run it [reuse]"),
-        arg_text("--report", &values[3], "FILE", "text, or by its name .json or .sarif [stderr]"),
-        arg_text("--threads", &values[4], "N", "CPU threads [what the machine has]"),
-        arg_text("--ctas", &values[6], "K",
-                 "look for races, bank conflicts and sectors only in K CTAs of each launch, spread "
-                 "over the grid [all]"),
-        arg_text("--sm", &values[5], "N", "the GPU to emulate, 80 to 90 [90]"),
-    };
-    const struct arg_group group = {"how it runs", how, OPTIONS};
-    const struct command command = {
-        .verb = "exec",
-        .synopsis = "[options] PROGRAM [ARGUMENT]...",
-        .notes = "The program is one that attest nvcc compiled: with the shared CUDA runtime of\n"
-                 "CUDA 13, and PTX. Findings are reported when it ends. Exit code: the program's, "
-                 "or 1 with\nerrors.\n",
-        .examples = "  attest nvcc -o sum sum.cu && attest exec ./sum\n",
-        .groups = &group,
-        .group_count = 1,
-        .positional = &positional,
-    };
-    int first = 0; /* the program: after options, each with its value */
-    while (first < argc && strncmp(argv[first], "--", 2) == 0) {
-        first += strchr(argv[first], '=') != NULL || strcmp(argv[first], "--help") == 0 ? 1 : 2;
-    }
-    const enum args_result parsed = args_parse(&command, first < argc ? first + 1 : argc, argv);
-    if (parsed != ARGS_RUN) {
-        return parsed == ARGS_HELP ? EXIT_DONE : EXIT_BAD_INPUT;
-    }
-    if (program == NULL) {
-        return complain("exec: no program given");
-    }
-    if (is_static(program)) {
-        return complain("exec: %s is linked with the static CUDA runtime; compile it with attest "
-                        "nvcc, or with nvcc -cudart shared",
-                        program);
-    }
-    for (int i = 0; i < OPTIONS; i++) {
-        if (values[i] != NULL) {
-            setenv(VARIABLES[i], values[i], 1);
-        }
-    }
+/* Each becomes a variable of the environment. */
+static const struct {
+    const char *option, *variable, *metavar, *help;
+} OPTION[] = {
+    {"--async", "VGPU_ASYNC", "ORDER",
+     "when asynchronous copies and wgmma complete: eager, fifo, lifo, random:SEED [eager]"},
+    {"--checks", "VGPU_CHECKS", "LIST", "all, none, or some of memory,init,race,perf"},
+    {"--launch", "VGPU_LAUNCH", "N|REGEX",
+     "check this launch (from 1) or these kernels, run the others without checks"},
+    {"--first", "VGPU_FIRST", "N",
+     "run only the first N launches of each kernel; results may be wrong [all]"},
+    {"--repeats", "VGPU_REPEATS", "HOW",
+     "a launch with the arguments and the memory of an earlier one: reuse its result, or run it "
+     "[reuse]"},
+    {"--report", "VGPU_REPORT", "FILE", "text, or by its name .json or .sarif [stderr]"},
+    {"--threads", "VGPU_THREADS", "N", "CPU threads [what the machine has]"},
+    {"--ctas", "VGPU_CTAS", "K",
+     "look for races, bank conflicts and sectors only in K CTAs of each launch, spread over the "
+     "grid [all]"},
+    {"--sm", "VGPU_SM", "N", "the GPU to emulate, 80 to 90 [90]"},
+};
+enum { OPTIONS = sizeof OPTION / sizeof *OPTION };
+
+/* What we choose where neither the options nor the user did. */
+static void set_defaults(void) {
     char memory[32];
     snprintf(memory, sizeof memory, "%lld",
              (long long)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE));
@@ -139,6 +101,44 @@ int verb_exec(int argc, char **argv) {
     }
     setenv("VGPU_EXIT_CODE", "1", 1);
     setenv("VGPU_REPEATS", "reuse", 0);
+}
+
+int verb_exec(int argc, char **argv) {
+    const char *values[OPTIONS] = {NULL}, *program = NULL;
+    struct arg positional = arg_text("PROGRAM", &program, "FILE", ""), how[OPTIONS];
+    const struct arg_group groups[] = {ARG_GROUP("how it runs", how)};
+    const struct command command = {
+        .verb = "exec",
+        .synopsis = "[options] PROGRAM [ARGUMENT]...",
+        .notes = "The program is one that attest nvcc compiled: with the shared CUDA runtime of\n"
+                 "CUDA 13, and PTX. Findings are reported when it ends. Exit code: the program's, "
+                 "or 1 with\nerrors.\n",
+        .examples = "  attest nvcc -o sum sum.cu && attest exec ./sum\n",
+        ARG_GROUPS(groups),
+        .positional = &positional,
+    };
+    int first = 0; /* the program: after options, each with its value */
+    while (first < argc && strncmp(argv[first], "--", 2) == 0) {
+        first += strchr(argv[first], '=') != NULL || strcmp(argv[first], "--help") == 0 ? 1 : 2;
+    }
+    for (size_t i = 0; i < OPTIONS; i++) {
+        how[i] = arg_text(OPTION[i].option, &values[i], OPTION[i].metavar, OPTION[i].help);
+    }
+    const enum args_result parsed = args_parse(&command, first < argc ? first + 1 : argc, argv);
+    if (parsed != ARGS_RUN) {
+        return parsed == ARGS_HELP ? EXIT_DONE : EXIT_BAD_INPUT;
+    }
+    if (is_static(program)) {
+        return complain("exec: %s is linked with the static CUDA runtime; compile it with attest "
+                        "nvcc, or with nvcc -cudart shared",
+                        program);
+    }
+    for (size_t i = 0; i < OPTIONS; i++) {
+        if (values[i] != NULL) {
+            setenv(OPTION[i].variable, values[i], 1);
+        }
+    }
+    set_defaults();
     attn_error why;
     if (!find_runtime(&why)) {
         return complain("exec: %s", why.text);
@@ -167,20 +167,14 @@ static int words_of_cudart(const char *word) {
 /* Whether the word asks for separate compilation (-rdc may have its value in the next one) or is an
  * object or archive: nvlink needs machine code as well as PTX. */
 static bool is_separate(const char *word, const char *next) {
-    static const char *const RELOCATABLE[] = {"rdc", "relocatable-device-code"};
-    const char *name = word + strspn(word, "-"), *end = strrchr(word, '.');
-    if (name != word && (strcmp(name, "dc") == 0 || strcmp(name, "device-c") == 0)) {
-        return true;
-    }
-    for (size_t i = 0; name != word && i < sizeof RELOCATABLE / sizeof RELOCATABLE[0]; i++) {
-        const size_t length = strlen(RELOCATABLE[i]);
-        if (strncmp(name, RELOCATABLE[i], length) == 0 &&
-            (name[length] == '\0' ? next != NULL && strcmp(next, "true") == 0
-                                  : strcmp(name + length, "=true") == 0)) {
-            return true;
-        }
-    }
-    return end != NULL && (strcmp(end, ".o") == 0 || strcmp(end, ".a") == 0);
+    static const char *const ALONE[] = {"dc", "device-c", "rdc=true",
+                                        "relocatable-device-code=true", NULL};
+    static const char *const BEFORE_TRUE[] = {"rdc", "relocatable-device-code", NULL};
+    const char *name = word + strspn(word, "-");
+    return ends_with(word, ".o") || ends_with(word, ".a") ||
+           (name != word && choice_of(ALONE, name) >= 0) ||
+           (name != word && choice_of(BEFORE_TRUE, name) >= 0 && next != NULL &&
+            strcmp(next, "true") == 0);
 }
 
 int verb_nvcc(int argc, char **argv) {

@@ -14,44 +14,35 @@
 #include "base/output.h"
 
 /* "N:" or "N.M:", a buffer or tensor map, or such a part of an argument; what follows is left in
- * *rest. name: 16 bytes, or NULL. */
+ * *rest. */
 static bool take_arg(const char *text, const struct check_arg *args, size_t count,
-                     const struct check_arg **arg, char *name, const char **rest, attn_error *why) {
+                     const struct check_arg **arg, const char **rest, attn_error *why) {
     const char *at = text;
-    char *end;
-    for (bool first = true; first || *at == '.'; first = false) {
-        at += !first;
-        errno = 0;
-        const unsigned long long number = strtoull(at, &end, 10);
-        if (*at < '0' || *at > '9' || (*end != ':' && *end != '.') || end[1] == '\0' ||
-            errno != 0) {
+    do {
+        int64_t number;
+        at += *at == '.';
+        if (!take_whole(&at, &number) || number < 0 || (*at != ':' && *at != '.') ||
+            at[1] == '\0') {
             return explain(why, "'%s', expected the argument's number, a colon and a file", text);
         }
-        if (number >= count) {
-            return explain(why, "argument %.*s of the %zu that are given", (int)(end - text), text,
+        if ((uint64_t)number >= count) {
+            return explain(why, "argument %.*s of the %zu that are given", (int)(at - text), text,
                            count);
         }
         *arg = &args[number];
         args = (*arg)->parts;
         count = (*arg)->part_count;
-        at = end;
-    }
-    if ((*arg)->kind != CHECK_BUFFER && (*arg)->kind != CHECK_TENSOR) {
-        return explain(why, "argument %.*s is %s, expected a buffer or tensor map",
-                       (int)(at - text), text,
-                       (*arg)->kind == CHECK_SCALAR ? "a number" : "made of parts");
-    }
-    if (name != NULL) {
-        snprintf(name, 16, "%.*s", (int)(at - text), text);
-    }
+    } while (*at == '.');
     *rest = at + 1;
-    return true;
+    return (*arg)->kind == CHECK_BUFFER || (*arg)->kind == CHECK_TENSOR ||
+           explain(why, "argument %.*s is %s, expected a buffer or tensor map", (int)(at - text),
+                   text, (*arg)->kind == CHECK_SCALAR ? "a number" : "made of parts");
 }
 
 /* ---- expectations ---------------------------------------------------------------------------- */
 
-static bool load_expected(struct check_expect *expect, const struct check_arg *arg,
-                          attn_error *why) {
+static bool load_expected(struct check_expect *expect, attn_error *why) {
+    const struct check_arg *arg = expect->arg;
     attn_error fault;
     if (!npy_load(expect->path, NPY_NUMBERS, &expect->array, &fault)) {
         return explain(why, "%s: %s", expect->path, fault.text);
@@ -68,9 +59,10 @@ bool check_expect_parse(struct check_expect *expect, const char *text, const str
     const char *rest = text, *colon;
     char *end = NULL;
     *expect = (struct check_expect){0};
-    if (!take_arg(text, args, count, &expect->arg, expect->name, &rest, why)) {
+    if (!take_arg(text, args, count, &expect->arg, &rest, why)) {
         return false;
     }
+    snprintf(expect->name, sizeof expect->name, "%.*s", (int)(rest - text) - 1, text);
     colon = strrchr(rest, ':');
     expect->tolerance = colon != NULL ? strtod(colon + 1, &end) : 0;
     if (colon == NULL || colon == rest || colon[1] <= ' ' || *end != '\0' ||
@@ -78,7 +70,7 @@ bool check_expect_parse(struct check_expect *expect, const char *text, const str
         return explain(why, "'%s', expected N:file.npy:ATOL with an ATOL of 0 or more", text);
     }
     expect->path = must(strndup(rest, (size_t)(colon - rest)));
-    return load_expected(expect, expect->arg, why);
+    return load_expected(expect, why);
 }
 
 void check_expect_free(struct check_expect *expect) {
@@ -95,24 +87,32 @@ static long double distance(long double got, long double expected) {
     return got == expected ? 0 : fabsl(got - expected);
 }
 
+/* The buffer's elements, for free(). */
+static unsigned char *read_buffer(const struct check_arg *arg, vgpu *gpu, attn_error *why) {
+    unsigned char *data = malloc(arg->content.count * arg->content.type->bytes);
+    if (data == NULL) {
+        explain(why, "no memory to read %s", arg->label);
+    } else if (!check_arg_read(arg, gpu, data, why)) {
+        free(data);
+        data = NULL;
+    }
+    return data;
+}
+
 bool check_expect_compare(struct check_expect *expect, vgpu *gpu, const char *order,
                           attn_error *why) {
-    const struct check_arg *arg = expect->arg;
+    const struct content *content = &expect->arg->content;
     const unsigned char *expected = expect->array.data;
-    unsigned char *got = malloc(arg->content.count * arg->content.type->bytes);
+    unsigned char *got = read_buffer(expect->arg, gpu, why);
+    struct check_expect now = *expect;
     if (got == NULL) {
-        return explain(why, "no memory to read %s", arg->label);
-    }
-    if (!check_arg_read(arg, gpu, got, why)) {
-        free(got);
         return false;
     }
-    struct check_expect now = *expect;
     now.order = order;
     now.wrong = 0;
     now.off = -1;
-    for (size_t i = 0; i < arg->content.count; i++) {
-        const long double a = element_value(arg->content.type, got + i * arg->content.type->bytes);
+    for (size_t i = 0; i < content->count; i++) {
+        const long double a = element_value(content->type, got + i * content->type->bytes);
         const long double b = element_value(expect->type, expected + i * expect->type->bytes);
         const long double off = distance(a, b);
         now.wrong += isinf(off) || !(off <= (long double)expect->tolerance);
@@ -173,25 +173,22 @@ void check_expect_json(const struct check_expect *expect, struct json *json) {
 
 bool check_dump_parse(struct check_dump *dump, const char *text, const struct check_arg *args,
                       size_t count, attn_error *why) {
-    return take_arg(text, args, count, &dump->arg, NULL, &dump->path, why);
-}
-
-static bool write_array(const char *path, const struct npy *array, attn_error *why) {
-    struct output output;
-    const bool good = output_open(&output, path, why) &&
-                      (npy_write(output.file, array) || explain(why, "%s", strerror(errno)));
-    return output_end(&output, path, good, why);
+    return take_arg(text, args, count, &dump->arg, &dump->path, why);
 }
 
 bool check_dump_write(const struct check_dump *dump, vgpu *gpu, attn_error *why) {
-    const struct check_arg *arg = dump->arg;
-    struct npy array = {.type = arg->content.type->npy, .dims = arg->content.dims};
-    memcpy(array.shape, arg->content.shape, sizeof array.shape);
-    array.bytes = arg->content.count * arg->content.type->bytes;
-    array.data = malloc(array.bytes);
-    const bool good = array.data != NULL ? check_arg_read(arg, gpu, array.data, why) &&
-                                               write_array(dump->path, &array, why)
-                                         : explain(why, "no memory to read %s", arg->label);
+    const struct content *content = &dump->arg->content;
+    struct npy array = {.type = content->type->npy,
+                        .dims = content->dims,
+                        .bytes = content->count * content->type->bytes,
+                        .data = read_buffer(dump->arg, gpu, why)};
+    struct output output;
+    if (array.data == NULL) {
+        return false;
+    }
+    memcpy(array.shape, content->shape, sizeof array.shape);
+    const bool good = output_open(&output, dump->path, why) &&
+                      (npy_write(output.file, &array) || explain(why, "%s", strerror(errno)));
     free(array.data);
-    return good;
+    return output_end(&output, dump->path, good, why);
 }

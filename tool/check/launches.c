@@ -4,7 +4,6 @@
  */
 #include "check/check.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,121 +16,85 @@ enum { SHARED_MOST = 1 << 20, VALUES_MOST = 1024 /* parameters */ };
 
 /* ---- a shape --------------------------------------------------------------------------------- */
 
-/* "X", "X,Y" or "X,Y,Z"; what is not given is 1. */
-static int parse_dims(const char *name, const char *text, uint32_t dims[3]) {
-    const char *at = text;
-    for (int i = 0; i < 3; i++) {
-        dims[i] = 1;
-    }
-    for (int i = 0; i < 3; i++) {
-        char *end;
-        errno = 0;
-        const unsigned long long number = strtoull(at, &end, 10);
-        if (*at < '0' || *at > '9' || errno != 0 || number == 0 || number > UINT32_MAX ||
-            (*end != '\0' && (*end != ',' || i == 2))) {
-            break;
-        }
-        dims[i] = (uint32_t)number;
-        if (*end == '\0') {
-            return EXIT_DONE;
-        }
-        at = end + 1;
-    }
-    return complain("check: %s: '%s', expected X, X,Y or X,Y,Z of 1 or more", name, text);
-}
-
-/* The text with the values of now; complains. */
-static char *expand(const struct check *c, const char *option, const char *text) {
+/* The text with the values of now, kept until the shape is forgotten; NULL: complained. */
+static const char *expand(struct check *c, const char *option, const char *text) {
     attn_error why = {""};
     char *made = sweep_expand(&c->sweep, text, &why);
     if (made == NULL) {
         complain("check: %s %s: %s", option, text, why.text);
+        return NULL;
     }
+    c->expanded = grow(c->expanded, c->expanded_count, sizeof *c->expanded);
+    c->expanded[c->expanded_count++] = made;
     return made;
 }
 
-static int parse_one_dims(const struct check *c, const char *name, const char *text,
-                          uint32_t dims[3]) {
-    char *expanded = expand(c, name, text);
-    const int status = expanded != NULL ? parse_dims(name, expanded, dims) : EXIT_BAD_INPUT;
-    free(expanded);
-    return status;
-}
-
-static int parse_shared(const struct check *c, uint32_t *bytes) {
-    char *expanded = expand(c, "--smem", c->shared), *end = NULL;
+/* One to `most` sizes with commas between; what is not given is 1. Without a text they stay. */
+static bool parse_sizes(struct check *c, const char *option, const char *text, uint32_t *sizes,
+                        int most, int64_t low, int64_t high, const char *expected) {
+    const char *expanded = text != NULL ? expand(c, option, text) : NULL, *at = expanded;
     if (expanded == NULL) {
-        return EXIT_BAD_INPUT;
+        return text == NULL;
     }
-    errno = 0;
-    const unsigned long long number = strtoull(expanded, &end, 10);
-    const bool good =
-        *expanded >= '0' && *expanded <= '9' && *end == '\0' && errno == 0 && number <= SHARED_MOST;
-    const int status = good ? EXIT_DONE
-                            : complain("check: --smem: '%s', expected a whole number from 0 to %d",
-                                       expanded, SHARED_MOST);
-    *bytes = (uint32_t)number;
-    free(expanded);
-    return status;
+    bool more = true;
+    for (int i = 0; i < most; i++) {
+        int64_t size = 1;
+        if (more && (!take_whole(&at, &size) || size < low || size > high)) {
+            break;
+        }
+        sizes[i] = (uint32_t)size;
+        more = more && *at == ',';
+        at += more;
+    }
+    return (!more && *at == '\0') ||
+           deny("check: %s: '%s', expected %s", option, expanded, expected);
 }
 
-static int parse_all_dims(struct check *c) {
+static bool parse_dims(struct check *c, const char *option, const char *text, uint32_t dims[3]) {
+    return parse_sizes(c, option, text, dims, 3, 1, UINT32_MAX, "X, X,Y or X,Y,Z of 1 or more");
+}
+
+static bool parse_all_dims(struct check *c) {
     if (c->grid == NULL || c->block == NULL) {
-        return complain("check: %s is missing; attest check --help shows an example",
-                        c->grid == NULL ? "--grid" : "--block");
+        return deny("check: %s is missing; attest check --help shows an example",
+                    c->grid == NULL ? "--grid" : "--block");
     }
-    int status = parse_one_dims(c, "--grid", c->grid, c->dims.grid);
-    status = status == EXIT_DONE ? parse_one_dims(c, "--block", c->block, c->dims.block) : status;
-    if (status == EXIT_DONE && c->cluster != NULL) {
-        status = parse_one_dims(c, "--cluster", c->cluster, c->dims.cluster);
-    }
-    if (status == EXIT_DONE && c->shared != NULL) {
-        status = parse_shared(c, &c->dims.shared_bytes);
-    }
+    const bool good = parse_dims(c, "--grid", c->grid, c->dims.grid) &&
+                      parse_dims(c, "--block", c->block, c->dims.block) &&
+                      parse_dims(c, "--cluster", c->cluster, c->dims.cluster) &&
+                      parse_sizes(c, "--smem", c->shared, &c->dims.shared_bytes, 1, 0, SHARED_MOST,
+                                  "a whole number from 0 to 1048576");
     /* As a program does that wants more than the default: it asks for what it needs. */
     c->dims.max_shared_bytes = c->dims.shared_bytes;
     c->dims.non_portable_cluster = true;
-    return status;
+    return good;
 }
 
-static int parse_one_arg(struct check *c, size_t i) {
-    attn_error why = {""};
-    const char *text = c->arg_texts.items[i];
-    char *expanded = expand(c, "--arg", text);
-    const bool good = expanded != NULL && check_arg_parse(&c->args[i], i, expanded, &why);
-    if (expanded != NULL && !good) {
-        complain("check: --arg %s (argument %zu): %s", text, i, why.text);
-    }
-    free(expanded);
-    return good ? EXIT_DONE : EXIT_BAD_INPUT;
-}
-
-static int parse_args(struct check *c) {
+static bool parse_args(struct check *c) {
     attn_error why = {""};
     for (size_t i = 0; i < c->arg_texts.count; i++) {
-        c->arg_count++;
-        if (parse_one_arg(c, i) != EXIT_DONE) {
-            return EXIT_BAD_INPUT;
+        const char *text = c->arg_texts.items[i], *expanded = expand(c, "--arg", text);
+        if (expanded == NULL || !check_arg_parse(&c->args[c->arg_count++], i, expanded, &why)) {
+            return expanded != NULL &&
+                   deny("check: --arg %s (argument %zu): %s", text, i, why.text);
         }
     }
     for (size_t i = 0; i < c->dump_texts.count; i++) {
         if (!check_dump_parse(&c->dumps[i], c->dump_texts.items[i], c->args, c->arg_count, &why)) {
-            return complain("check: --dump: %s", why.text);
+            return deny("check: --dump: %s", why.text);
         }
     }
     for (size_t i = 0; i < c->expect_texts.count; i++) {
-        c->expect_count++;
-        if (!check_expect_parse(&c->expects[i], c->expect_texts.items[i], c->args, c->arg_count,
-                                &why)) {
-            return complain("check: --expect: %s", why.text);
+        if (!check_expect_parse(&c->expects[c->expect_count++], c->expect_texts.items[i], c->args,
+                                c->arg_count, &why)) {
+            return deny("check: --expect: %s", why.text);
         }
     }
-    return EXIT_DONE;
+    return true;
 }
 
-int check_shape_parse(struct check *c) {
-    const int status = parse_all_dims(c);
-    return status == EXIT_DONE ? parse_args(c) : status;
+bool check_shape_parse(struct check *c) {
+    return parse_all_dims(c) && parse_args(c);
 }
 
 void check_shape_forget(struct check *c) {
@@ -141,7 +104,12 @@ void check_shape_forget(struct check *c) {
     for (size_t i = 0; i < c->expect_count; i++) {
         check_expect_free(&c->expects[i]);
     }
-    c->arg_count = c->expect_count = 0;
+    for (size_t i = 0; i < c->expanded_count; i++) {
+        free(c->expanded[i]);
+    }
+    free(c->expanded);
+    c->expanded = NULL;
+    c->arg_count = c->expect_count = c->expanded_count = 0;
     c->dims = (vgpu_dims){.grid = {0}};
 }
 
@@ -163,71 +131,113 @@ static size_t list_values(const struct check *c, const struct check_arg **list, 
 }
 
 /* The arguments against the parameters. */
-static int match_params(const struct check *c) {
+static bool match_params(const struct check *c) {
     const struct check_arg *values[VALUES_MOST] = {NULL};
     char text[64];
     uint32_t offset, bytes;
     const size_t count = list_values(c, values, VALUES_MOST);
     if (count != c->kernel.param_count || count > VALUES_MOST) {
-        return complain("check: %s takes %u parameters, and %zu %s given", c->kernel.name,
-                        c->kernel.param_count, count,
-                        count == c->arg_count ? "--arg are" : "values are");
+        return deny("check: %s takes %u parameters, and %zu %s given", c->kernel.name,
+                    c->kernel.param_count, count,
+                    count == c->arg_count ? "--arg are" : "values are");
     }
     for (uint32_t i = 0; i < count && vgpu_param_get(c->module, c->index, i, &offset, &bytes);
          i++) {
         if (values[i]->value_bytes != bytes) {
-            return complain("check: --arg (%s): a %s, but parameter %u of %s has %u bytes",
-                            values[i]->label, check_arg_text(values[i], text, sizeof text), i,
-                            c->kernel.name, bytes);
+            return deny("check: --arg (%s): a %s, but parameter %u of %s has %u bytes",
+                        values[i]->label, check_arg_text(values[i], text, sizeof text), i,
+                        c->kernel.name, bytes);
         }
     }
-    return EXIT_DONE;
+    return true;
 }
 
-int check_module_load(struct check *c) {
+enum match { MATCH_NONE, MATCH_PREFIX, MATCH_WHOLE };
+
+/* Blanks do not count: k<128,64> is k<128, 64>. */
+static enum match match_one(const char *name, const char *wanted) {
+    for (;; name++, wanted++) {
+        name += strspn(name, " ");
+        wanted += strspn(wanted, " ");
+        if (*wanted == '\0' || *name != *wanted) {
+            return *wanted != '\0' ? MATCH_NONE : *name == '\0' ? MATCH_WHOLE : MATCH_PREFIX;
+        }
+    }
+}
+
+static enum match match_entry(const char *name, const char *wanted) {
+    char readable[ENTRY_NAME_SIZE];
+    const enum match as_ptx = match_one(name, wanted);
+    const enum match as_source =
+        match_one(vgpu_readable_name(name, readable, sizeof readable), wanted);
+    return as_ptx > as_source ? as_ptx : as_source;
+}
+
+/* The entry whose PTX or C++ name is `wanted` or, alone, begins with it; without `wanted`, the only
+ * one. */
+static bool find_entry(const vgpu_module *module, const char *wanted, size_t *index,
+                       attn_error *why) {
+    vgpu_kernel kernel;
+    const char *first = NULL, *second = NULL;
+    enum match best = MATCH_NONE;
+    for (size_t i = 0; vgpu_kernel_get(module, i, &kernel); i++) {
+        const enum match match = wanted != NULL ? match_entry(kernel.name, wanted) : MATCH_PREFIX;
+        if (match > best) {
+            best = match;
+            first = kernel.name;
+            second = NULL;
+            *index = i;
+        } else if (match == best && match != MATCH_NONE) {
+            second = kernel.name;
+        }
+    }
+    if (first == NULL) {
+        return wanted == NULL
+                   ? explain(why, "it has no kernel (.entry)")
+                   : explain(why, "--entry: no kernel begins with '%s'; --list shows them", wanted);
+    }
+    if (second == NULL) {
+        return true;
+    }
+    if (wanted == NULL) {
+        return explain(why,
+                       "it has several kernels, expected --entry to name one; --list shows them");
+    }
+    char one[ENTRY_NAME_SIZE], other[ENTRY_NAME_SIZE];
+    return explain(why, "--entry: '%.80s' is %.120s and %.120s, expected one kernel", wanted,
+                   vgpu_readable_signature(first, one, sizeof one),
+                   vgpu_readable_signature(second, other, sizeof other));
+}
+
+bool check_module_load(struct check *c) {
     attn_error why = {""};
     vgpu_error fault;
     vgpu_unload(c->module);
     c->module = NULL;
     if (vgpu_load(c->gpu, c->source.ptx, c->source.size, &c->module, &fault) != VGPU_OK) {
-        char *caret = strchr(fault.text, '\n');
-        if (caret != NULL) {
-            *caret++ = '\0';
+        char *rest = fault.text;
+        complain("check: %s: %s", c->path, strsep(&rest, "\n"));
+        if (rest != NULL) { /* the line, and a caret below it */
+            fprintf(stderr, "%s\n", rest);
         }
-        complain("check: %s: %s", c->path, fault.text);
-        if (caret != NULL) {
-            fprintf(stderr, "%s\n", caret);
-        }
-        return EXIT_BAD_INPUT;
+        return false;
     }
-    if (c->list) {
-        return EXIT_DONE;
-    }
-    if (!entry_find(c->module, c->entry, &c->index, &why)) {
-        return complain("check: %s: %s", c->path, why.text);
+    if (!c->list && !find_entry(c->module, c->entry, &c->index, &why)) {
+        return deny("check: %s: %s", c->path, why.text);
     }
     vgpu_kernel_get(c->module, c->index, &c->kernel);
-    return EXIT_DONE;
+    return true;
 }
 
-static int place_symbols(struct check *c) {
+static bool place_symbols(struct check *c) {
     attn_error why = {""};
     for (size_t i = 0; i < c->symbol_texts.count; i++) {
-        const char *text = c->symbol_texts.items[i];
-        char *expanded = expand(c, "--symbol", text);
-        if (expanded == NULL) {
-            return EXIT_BAD_INPUT;
-        }
-        struct check_symbol symbol;
-        const bool good = check_symbol_parse(&symbol, c->module, expanded, &why) &&
-                          check_symbol_place(&symbol, c->gpu, &why);
-        check_symbol_free(&symbol);
-        free(expanded);
-        if (!good) {
-            return complain("check: --symbol %s: %s", text, why.text);
+        const char *text = c->symbol_texts.items[i], *expanded = expand(c, "--symbol", text);
+        if (expanded == NULL || !check_symbol_place(c->module, c->gpu, expanded, &why)) {
+            return expanded != NULL && deny("check: --symbol %s: %s", text, why.text);
         }
     }
-    return EXIT_DONE;
+    return true;
 }
 
 /* ---- launches -------------------------------------------------------------------------------- */
@@ -272,50 +282,47 @@ static vgpu_status launch(struct check *c, vgpu_error *fault) {
 }
 
 /* Expectations after each launch, dumps after the last. */
-static int look_at_buffers(struct check *c, size_t order, bool finished) {
+static bool look_at_buffers(struct check *c, size_t order, bool finished) {
+    const char *name = async_order_name(c->orders.list[order].order);
     attn_error why = {""};
     for (size_t i = 0; i < c->expect_count; i++) {
         c->expects[i].unfinished |= !finished;
-        if (finished &&
-            !check_expect_compare(&c->expects[i], c->gpu,
-                                  async_order_name(c->orders.list[order].order), &why)) {
-            return complain("check: --expect: %s", why.text);
+        if (finished && !check_expect_compare(&c->expects[i], c->gpu, name, &why)) {
+            return deny("check: --expect: %s", why.text);
         }
     }
     for (size_t i = 0; i < c->dump_texts.count && order + 1 == c->orders.count; i++) {
         if (!check_dump_write(&c->dumps[i], c->gpu, &why)) {
-            return complain("check: --dump: %s", why.text);
+            return deny("check: --dump: %s", why.text);
         }
     }
-    return EXIT_DONE;
+    return true;
 }
 
-static int run_placed(struct check *c, size_t order) {
+static bool run_placed(struct check *c, size_t order) {
     vgpu_error fault = {0};
     attn_error why = {""};
     for (size_t i = 0; i < c->arg_count; i++) {
         if (!check_arg_place(&c->args[i], c->gpu, &why)) {
-            return complain("check: --arg %s (argument %zu): %s", c->arg_texts.items[i], i,
-                            why.text);
+            return deny("check: --arg %s (argument %zu): %s", c->arg_texts.items[i], i, why.text);
         }
     }
     vgpu_set_async(c->gpu, (vgpu_async)c->orders.list[order].order, c->orders.list[order].seed);
     const vgpu_status status = launch(c, &fault);
     if (status != VGPU_OK && status != VGPU_FAULT) {
-        return complain("check: %s cannot be launched: %s", c->kernel.name, fault.text);
+        return deny("check: %s cannot be launched: %s", c->kernel.name, fault.text);
     }
     c->unfinished |= status == VGPU_FAULT;
     return look_at_buffers(c, order, status == VGPU_OK);
 }
 
-static int run_order(struct check *c, size_t order) {
-    int status = c->launches > 0 ? check_module_load(c) : EXIT_DONE;
-    status = status == EXIT_DONE ? place_symbols(c) : status;
-    status = status == EXIT_DONE ? run_placed(c, order) : status;
+static bool run_order(struct check *c, size_t order) {
+    const bool good =
+        (c->launches == 0 || check_module_load(c)) && place_symbols(c) && run_placed(c, order);
     for (size_t i = 0; i < c->arg_count; i++) {
         check_arg_release(&c->args[i], c->gpu);
     }
-    return status;
+    return good;
 }
 
 bool check_expectations_met(const struct check *c) {
@@ -330,19 +337,18 @@ bool check_failed(const struct check *c) {
     return vgpu_error_count(c->gpu) > 0 || c->unfinished || !check_expectations_met(c);
 }
 
-int check_run(struct check *c) {
+bool check_run(struct check *c) {
     for (;;) {
-        int status = match_params(c);
-        for (size_t order = 0; order < c->orders.count && status == EXIT_DONE; order++) {
-            status = run_order(c, order);
+        bool good = match_params(c);
+        for (size_t order = 0; order < c->orders.count && good; order++) {
+            good = run_order(c, order);
         }
-        if (status != EXIT_DONE || check_failed(c) || !sweep_next(&c->sweep)) {
-            return status;
+        if (!good || check_failed(c) || !sweep_next(&c->sweep)) {
+            return good;
         }
         check_shape_forget(c);
-        status = check_shape_parse(c);
-        if (status != EXIT_DONE) {
-            return status;
+        if (!check_shape_parse(c)) {
+            return false;
         }
     }
 }

@@ -4,7 +4,6 @@
  */
 #include "check/check.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,44 +22,41 @@ static bool add_value(struct sweep_variable *variable, int64_t value, attn_error
     return true;
 }
 
-static bool read_value(const char **at, int64_t *value) {
-    char *end;
-    errno = 0;
-    *value = strtoll(*at, &end, 10);
-    const bool good = end != *at && **at > ' ' && errno == 0;
-    *at = end;
-    return good;
-}
-
 /* "1..9", "32..256:32" or "1,2,31" */
 static bool read_values(struct sweep_variable *variable, const char *text, attn_error *why) {
+    static const char expected[] = "values '%s', expected LOW..HIGH[:STEP] or A,B,C";
     const char *at = text;
     int64_t low, high, step = 1;
-    bool good = read_value(&at, &low);
-    if (good && strncmp(at, "..", 2) == 0) {
+    if (!take_whole(&at, &low)) {
+        return explain(why, expected, text);
+    }
+    if (strncmp(at, "..", 2) == 0) {
         at += 2;
-        good = read_value(&at, &high) && low <= high;
+        bool good = take_whole(&at, &high) && low <= high;
         if (good && *at == ':') {
             at++;
-            good = read_value(&at, &step) && step > 0;
+            good = take_whole(&at, &step) && step > 0;
         }
-        for (int64_t value = low; good && *at == '\0'; value += step) {
-            if (!add_value(variable, value, why)) {
-                return false;
-            }
-            if (value > high - step) {
+        if (!good || *at != '\0') {
+            return explain(why, expected, text);
+        }
+        while (add_value(variable, low, why)) {
+            if (low > high - step) {
                 return true;
             }
+            low += step;
         }
-        return explain(why, "values '%s', expected LOW..HIGH[:STEP] or A,B,C", text);
+        return false;
     }
-    while (good && add_value(variable, low, why)) {
+    while (add_value(variable, low, why)) {
         if (*at == '\0') {
             return true;
         }
-        good = *at++ == ',' && read_value(&at, &low);
+        if (*at++ != ',' || !take_whole(&at, &low)) {
+            return explain(why, expected, text);
+        }
     }
-    return good ? false : explain(why, "values '%s', expected LOW..HIGH[:STEP] or A,B,C", text);
+    return false;
 }
 
 static size_t name_length(const char *text) {
@@ -118,7 +114,7 @@ struct expression {
     const struct sweep *sweep;
     const char *at, *end;
     int depth;
-    bool failed, named; /* named: a variable was read */
+    bool failed;
 };
 
 static char peek(struct expression *e) {
@@ -130,17 +126,24 @@ static char peek(struct expression *e) {
 
 static int64_t sum(struct expression *e);
 
-static int64_t variable_value(struct expression *e, size_t length) {
-    for (size_t i = 0; i < e->sweep->count; i++) {
-        const struct sweep_variable *variable = &e->sweep->variables[i];
-        if (strlen(variable->name) == length && strncmp(variable->name, e->at, length) == 0) {
-            e->at += length;
-            e->named = true;
-            return variable->values[variable->at];
+/* NULL: there is none of that name. */
+static const struct sweep_variable *find_variable(const struct sweep *sweep, const char *name,
+                                                  size_t length) {
+    for (size_t i = 0; i < sweep->count; i++) {
+        const struct sweep_variable *variable = &sweep->variables[i];
+        if (strlen(variable->name) == length && strncmp(variable->name, name, length) == 0) {
+            return variable;
         }
     }
-    e->failed = true;
-    return 0;
+    return NULL;
+}
+
+static int64_t variable_value(struct expression *e) {
+    const size_t length = e->at < e->end ? name_length(e->at) : 0;
+    const struct sweep_variable *variable = find_variable(e->sweep, e->at, length);
+    e->failed = e->failed || variable == NULL;
+    e->at += length;
+    return variable != NULL ? variable->values[variable->at] : 0;
 }
 
 static int64_t factor(struct expression *e) {
@@ -162,7 +165,7 @@ static int64_t factor(struct expression *e) {
                         __builtin_add_overflow(value, *e->at - '0', &value);
         }
     } else {
-        value = variable_value(e, name_length(e->at < e->end ? e->at : ""));
+        value = variable_value(e);
     }
     e->depth--;
     return value;
@@ -209,10 +212,7 @@ static bool is_expression(const struct sweep *sweep, const char *at, const char 
             at++;
             continue;
         }
-        for (size_t i = 0; i < sweep->count; i++) {
-            const char *name = sweep->variables[i].name;
-            found = found || (strlen(name) == length && strncmp(name, at, length) == 0);
-        }
+        found = found || find_variable(sweep, at, length) != NULL;
         at += length;
     }
     return found;

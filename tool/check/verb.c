@@ -17,84 +17,71 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/json.h"
 #include "base/message.h"
 #include "check/check.h"
 #include "cli/verbs.h"
-
-enum { WHAT_ARGS = 9, HOW_ARGS = 6, REPORT_ARGS = 4 };
 
 static const char *const SM_NAMES[] = {"80", "86", "87", "89", "90", NULL};
 
 /* ---- the request ----------------------------------------------------------------------------- */
 
-static int parse_request(struct check *c) {
+static bool parse_request(struct check *c) {
     attn_error why = {""};
     if (c->json && c->sarif) {
-        return complain("check: --json and --sarif are given, expected one of them");
+        return deny("check: --json and --sarif are given, expected one of them");
     }
     if (c->list && c->sarif) {
-        return complain("check: --list has no findings for --sarif");
-    }
-    if (c->path == NULL) {
-        return complain("check: KERNEL.cu|KERNEL.ptx is missing");
+        return deny("check: --list has no findings for --sarif");
     }
     if (!async_orders_parse(c->async, &c->orders, &why)) {
-        return complain("check: --async: %s", why.text);
+        return deny("check: --async: %s", why.text);
     }
     for (size_t i = 0; i < c->sweep_texts.count; i++) {
         if (!sweep_add(&c->sweep, c->sweep_texts.items[i], &why)) {
-            return complain("check: --sweep: %s", why.text);
+            return deny("check: --sweep: %s", why.text);
         }
     }
-    return c->list ? EXIT_DONE : check_shape_parse(c);
+    return c->list || check_shape_parse(c);
 }
 
 /* "kind@file:line", "kind@file", "@file:line": an empty kind is any. */
-static int suppress(struct check *c, const char *text) {
-    const char *at = strchr(text, '@');
-    char *copy = at != NULL && at[1] != '\0' ? strdup(text) : NULL;
-    if (copy == NULL) {
-        return complain("check: --suppress: '%s', expected kind@file:line", text);
+static bool suppress(struct check *c, const char *text) {
+    char copy[PATH_MAX], *file = copy;
+    vgpu_error fault = {0};
+    int64_t line = 0;
+    snprintf(copy, sizeof copy, "%s", text);
+    const char *kind = strsep(&file, "@");
+    char *colon = file != NULL ? strrchr(file, ':') : NULL;
+    const char *digits = colon != NULL ? colon + 1 : "";
+    const bool good = file != NULL && *file != '\0' && colon != file &&
+                      (colon == NULL || (take_whole(&digits, &line) && *digits == '\0' &&
+                                         line > 0 && line <= UINT32_MAX));
+    if (!good) {
+        return deny("check: --suppress: '%s', expected kind@file:line", text);
     }
-    char *file = copy + (at - text), *colon = strrchr(file + 1, ':'), *end = NULL;
-    unsigned long line = 0;
-    *file++ = '\0';
     if (colon != NULL) {
-        line = strtoul(colon + 1, &end, 10);
         *colon = '\0';
     }
-    const bool good = colon == NULL || (colon != file && end != colon + 1 && *end == '\0' &&
-                                        line > 0 && line <= UINT32_MAX);
-    vgpu_error fault = {0};
-    const bool done = good && vgpu_suppress(c->gpu, *copy != '\0' ? copy : NULL, file,
-                                            (uint32_t)line, &fault) == VGPU_OK;
-    free(copy);
-    if (!good) {
-        return complain("check: --suppress: '%s', expected kind@file:line", text);
-    }
-    return done ? EXIT_DONE : complain("check: --suppress: %s: %s", text, fault.text);
+    return vgpu_suppress(c->gpu, *kind != '\0' ? kind : NULL, file, (uint32_t)line, &fault) ==
+               VGPU_OK ||
+           deny("check: --suppress: %s: %s", text, fault.text);
 }
 
-static int open_gpu(struct check *c) {
+static bool open_gpu(struct check *c) {
     vgpu_config config;
     vgpu_error fault;
     vgpu_config_init(&config);
     config.threads = (int32_t)c->threads;
     config.sm = c->sm != 0 ? c->sm : config.sm;
     config.max_steps = c->max_steps > 0 ? (uint64_t)c->max_steps : config.max_steps;
-    if (vgpu_open(&config, &c->gpu, &fault) != VGPU_OK) {
-        return complain("check: %s", fault.text);
+    bool good = vgpu_open(&config, &c->gpu, &fault) == VGPU_OK || deny("check: %s", fault.text);
+    for (size_t i = 0; i < c->suppress_texts.count && good; i++) {
+        good = suppress(c, c->suppress_texts.items[i]);
     }
-    for (size_t i = 0; i < c->suppress_texts.count; i++) {
-        const int status = suppress(c, c->suppress_texts.items[i]);
-        if (status != EXIT_DONE) {
-            return status;
-        }
-    }
-    return EXIT_DONE;
+    return good;
 }
 
+/* An exit code; complains. */
 static int read_source(struct check *c) {
     attn_error why = {""};
     const enum source_result result = source_read(c->path, c->sm, &c->source, &why);
@@ -106,15 +93,6 @@ static int read_source(struct check *c) {
 }
 
 /* ---- the report ------------------------------------------------------------------------------ */
-
-static size_t count_warnings(const struct check *c) {
-    vgpu_finding finding;
-    size_t count = 0;
-    for (size_t i = 0; vgpu_finding_get(c->gpu, i, &finding); i++) {
-        count += finding.severity == VGPU_WARNING;
-    }
-    return count;
-}
 
 /* "830", "1.2 M". */
 static const char *short_count(uint64_t count, char *text, size_t size) {
@@ -131,8 +109,12 @@ static const char *short_count(uint64_t count, char *text, size_t size) {
 
 static void report_text(const struct check *c, size_t errors) {
     char count[32], shape[128];
+    vgpu_finding finding;
     vgpu_stats stats;
-    const size_t warnings = count_warnings(c);
+    size_t warnings = 0;
+    for (size_t i = 0; vgpu_finding_get(c->gpu, i, &finding); i++) {
+        warnings += finding.severity == VGPU_WARNING;
+    }
     vgpu_stats_get(c->gpu, &stats);
     vgpu_report(c->gpu, stdout, VGPU_TEXT);
     for (size_t i = 0; i < c->expect_count; i++) {
@@ -172,8 +154,7 @@ static void report_json(const struct check *c, bool passed) {
     for (size_t i = 0; i < c->expect_count; i++) {
         check_expect_json(&c->expects[i], &json);
     }
-    json_close(&json);
-    json_close(&json);
+    json_close_all(&json);
     printf("}\n");
 }
 
@@ -199,23 +180,83 @@ static int report(const struct check *c) {
     return EXIT_FAILED_CHECK;
 }
 
+/* ---- the list of kernels --------------------------------------------------------------------- */
+
+static void print_entry(const vgpu_module *module, size_t index, const vgpu_kernel *kernel) {
+    char readable[ENTRY_NAME_SIZE], type[64];
+    uint32_t offset, bytes;
+    vgpu_readable_signature(kernel->name, readable, sizeof readable);
+    const bool same = strcmp(readable, kernel->name) == 0;
+    printf("%s%s%s%s\n  %u parameter%s", kernel->name, same ? "" : "  (", same ? "" : readable,
+           same ? "" : ")", kernel->param_count, kernel->param_count == 1 ? "" : "s");
+    for (uint32_t p = 0; vgpu_param_get(module, index, p, &offset, &bytes); p++) {
+        printf("%s%u", p == 0 ? " of " : ", ", bytes);
+    }
+    for (uint32_t p = 0; p < kernel->param_count; p++) {
+        printf("%s%s", p == 0 ? " bytes: " : ", ",
+               vgpu_param_type(module, index, p, type, sizeof type));
+    }
+    printf("\n  %u bytes of static shared memory, %u of local; at most %u threads per CTA\n"
+           "  %u instructions, %u of them MMA\n",
+           kernel->shared_bytes, kernel->local_bytes, kernel->max_threads, kernel->instructions,
+           kernel->tensor_instructions);
+}
+
+static void write_entry(struct json *json, const vgpu_module *module, size_t index,
+                        const vgpu_kernel *kernel) {
+    char readable[ENTRY_NAME_SIZE], type[64];
+    uint32_t offset, bytes;
+    json_open(json, NULL, '{');
+    json_text(json, "name", kernel->name);
+    json_text(json, "demangled", vgpu_readable_name(kernel->name, readable, sizeof readable));
+    json_text(json, "signature", vgpu_readable_signature(kernel->name, readable, sizeof readable));
+    json_open(json, "types", '[');
+    for (uint32_t p = 0; p < kernel->param_count; p++) {
+        json_text(json, NULL, vgpu_param_type(module, index, p, type, sizeof type));
+    }
+    json_close(json);
+    json_open(json, "parameters", '[');
+    for (uint32_t p = 0; vgpu_param_get(module, index, p, &offset, &bytes); p++) {
+        json_int(json, NULL, bytes);
+    }
+    json_close(json);
+    json_int(json, "shared", kernel->shared_bytes);
+    json_int(json, "local", kernel->local_bytes);
+    json_int(json, "threads", kernel->max_threads);
+    json_int(json, "instructions", kernel->instructions);
+    json_int(json, "tensor_instructions", kernel->tensor_instructions);
+    json_close(json);
+}
+
+static void list_entries(const vgpu_module *module, bool as_json) {
+    struct json json = json_begin(stdout);
+    vgpu_kernel kernel;
+    if (as_json) {
+        json_open(&json, NULL, '{');
+        json_open(&json, "entries", '[');
+    }
+    for (size_t i = 0; vgpu_kernel_get(module, i, &kernel); i++) {
+        if (as_json) {
+            write_entry(&json, module, i, &kernel);
+        } else {
+            print_entry(module, i, &kernel);
+        }
+    }
+    json_close_all(&json);
+}
+
 /* ---- running --------------------------------------------------------------------------------- */
 
 /* What there is to do once the source is read. */
 static int run_source(struct check *c) {
-    int status = open_gpu(c);
-    status = status == EXIT_DONE ? check_module_load(c) : status;
-    if (status == EXIT_DONE && c->list) {
-        entry_list(c->module, c->json);
+    if (!open_gpu(c) || !check_module_load(c)) {
+        return EXIT_BAD_INPUT;
+    }
+    if (c->list) {
+        list_entries(c->module, c->json);
         return EXIT_DONE;
     }
-    status = status == EXIT_DONE ? check_run(c) : status;
-    return status == EXIT_DONE ? report(c) : status;
-}
-
-static int run(struct check *c) {
-    const int status = read_source(c);
-    return status == EXIT_DONE ? run_source(c) : status;
+    return check_run(c) ? report(c) : EXIT_BAD_INPUT;
 }
 
 static void forget(struct check *c) {
@@ -228,9 +269,9 @@ static void forget(struct check *c) {
 }
 
 /* When the files last changed: a number that differs afterwards. */
-static uint64_t age_of(const char *path, const char *files) {
+static uint64_t age_of(const char *files) {
     uint64_t age = 0;
-    for (const char *at = files != NULL ? files : path, *end; *at != '\0'; at = end) {
+    for (const char *at = files, *end; *at != '\0'; at = end + (*end == '\n')) {
         char name[PATH_MAX];
         struct stat about = {0};
         end = at + strcspn(at, "\n");
@@ -238,7 +279,6 @@ static uint64_t age_of(const char *path, const char *files) {
         stat(name, &about);
         age = age * 31 + (uint64_t)about.st_mtim.tv_sec * 1000000007U +
               (uint64_t)about.st_mtim.tv_nsec + (uint64_t)about.st_size;
-        end += *end == '\n';
     }
     return age;
 }
@@ -247,10 +287,10 @@ static uint64_t age_of(const char *path, const char *files) {
  * child cannot be started. */
 static int watch(struct check *c) {
     for (;;) {
-        const uint64_t before = age_of(c->path, NULL);
-        const int status = read_source(c);
-        const pid_t child = status == EXIT_DONE ? fork() : 0;
-        if (status == EXIT_DONE && child == 0) {
+        const uint64_t before = age_of(c->path);
+        const bool good = read_source(c) == EXIT_DONE;
+        const pid_t child = good ? fork() : 0;
+        if (good && child == 0) {
             const int code = run_source(c);
             fflush(stdout);
             _exit(code);
@@ -260,8 +300,9 @@ static int watch(struct check *c) {
         }
         printf("---- waiting for %s to change\n", c->path);
         fflush(stdout);
-        const uint64_t age = age_of(c->path, c->source.files);
-        while (age_of(c->path, NULL) == before && age_of(c->path, c->source.files) == age) {
+        const char *files = c->source.files != NULL ? c->source.files : c->path;
+        const uint64_t age = age_of(files);
+        while (age_of(c->path) == before && age_of(files) == age) {
             nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
         }
         source_free(&c->source);
@@ -287,9 +328,9 @@ static const char NOTES[] =
     "3 no nvcc.\n";
 
 static enum args_result parse_words(struct check *c, int argc, char **argv) {
-    int sm = 0;
+    int sm = -1;
     struct arg positional = arg_text("KERNEL.cu|KERNEL.ptx", &c->path, "FILE", "");
-    struct arg what[WHAT_ARGS] = {
+    struct arg what[] = {
         arg_text("--entry", &c->entry, "NAME",
                  "the kernel: a prefix of its PTX or C++ name, 'sum<128,64>' [the only one]"),
         arg_text("--grid", &c->grid, "X[,Y,Z]", "CTAs"),
@@ -305,7 +346,7 @@ static enum args_result parse_words(struct check *c, int argc, char **argv) {
                  "--grid '(N+127)/128' --arg buf:f32:N:rand; also N=1,2,31"),
         arg_flag("--list", &c->list, "show the kernels of the file, run nothing"),
     };
-    struct arg how[HOW_ARGS] = {
+    struct arg how[] = {
         arg_text("--async", &c->async, "ORDER",
                  "when asynchronous copies and wgmma complete: eager, fifo, lifo, "
                  "random:SEED, or all, one after the other [eager]"),
@@ -319,16 +360,15 @@ static enum args_result parse_words(struct check *c, int argc, char **argv) {
         arg_list("--suppress", &c->suppress_texts, "KIND@FILE:LINE", "drop this finding"),
         arg_flag("--watch", &c->watch, "run again whenever the source or a header changes"),
     };
-    struct arg reports[REPORT_ARGS] = {
+    struct arg reports[] = {
         arg_list("--expect", &c->expect_texts, "N:FILE:ATOL",
                  "what argument N (from 0; 0.1: a part of it) holds afterwards, as .npy"),
         arg_list("--dump", &c->dump_texts, "N:FILE", "write argument N as .npy"),
         arg_flag("--json", &c->json, "report as JSON"),
         arg_flag("--sarif", &c->sarif, "report as SARIF, for editors and CI"),
     };
-    const struct arg_group groups[] = {{"the launch", what, WHAT_ARGS},
-                                       {"how it runs", how, HOW_ARGS},
-                                       {"results", reports, REPORT_ARGS}};
+    const struct arg_group groups[] = {ARG_GROUP("the launch", what), ARG_GROUP("how it runs", how),
+                                       ARG_GROUP("results", reports)};
     const struct command command = {
         .verb = "check",
         .synopsis = "KERNEL.cu|KERNEL.ptx --grid X[,Y,Z] --block X[,Y,Z] [--arg ARG]... [options]",
@@ -338,12 +378,11 @@ static enum args_result parse_words(struct check *c, int argc, char **argv) {
                     "  attest check sum.cu --sweep N=1..999 --grid '(N+127)/128' --block 128 \\\n"
                     "      --arg buf:f32:N:rand --arg buf:f32:N:uninit --arg i32:N\n"
                     "  attest check sum.ptx --list\n",
-        .groups = groups,
-        .group_count = sizeof groups / sizeof *groups,
+        ARG_GROUPS(groups),
         .positional = &positional,
     };
     const enum args_result parsed = args_parse(&command, argc, argv);
-    c->sm = how[1].seen ? atoi(SM_NAMES[sm]) : 0;
+    c->sm = sm >= 0 ? atoi(SM_NAMES[sm]) : 0;
     return parsed;
 }
 
@@ -352,9 +391,9 @@ int verb_check(int argc, char **argv) {
     c->async = "eager";
     const enum args_result parsed = parse_words(c, argc, argv);
     int status = parsed == ARGS_HELP ? EXIT_DONE : EXIT_BAD_INPUT;
-    if (parsed == ARGS_RUN) {
-        status = parse_request(c);
-        status = status != EXIT_DONE ? status : c->watch ? watch(c) : run(c);
+    if (parsed == ARGS_RUN && parse_request(c)) {
+        const int read = c->watch ? EXIT_DONE : read_source(c);
+        status = c->watch ? watch(c) : read == EXIT_DONE ? run_source(c) : read;
     }
     forget(c);
     return status;

@@ -32,24 +32,18 @@
 static const double VERIFY_BUDGET = 2e9; /* operations of the reference: seconds, not minutes */
 enum { VERIFY_SEED = 1 };
 
-/* One file on the command line and what is in it. */
-struct input {
-    const char *path;
-    struct npy array;
-};
-
-struct product {
-    const char *path;
+/* One file on the command line and what is in it, or will be. */
+struct file {
+    const char *path; /* NULL where there is none */
     struct npy array;
     struct output output;
 };
 
-enum { Q, K, V, BIAS, MASK, SINK, CU_Q, CU_KV, USED_KV, USED_Q, OFFSETS, INPUTS };
-enum { O, LSE, PRODUCTS };
+enum { Q, K, V, BIAS, MASK, SINK, CU_Q, CU_KV, USED_KV, USED_Q, OFFSETS, O, LSE, FILES };
+enum { INPUTS = O, PRODUCTS = FILES - INPUTS };
 
 struct job {
-    struct input in[INPUTS];      /* path is NULL where there is none */
-    struct product out[PRODUCTS]; /* likewise */
+    struct file files[FILES];
     struct semantics semantics;
     bool dtype_given, verify, json;
     struct runner runner;
@@ -64,13 +58,13 @@ struct dims {
     int64_t batch, heads, seq, dim;
 };
 
-/* The options of the inputs, and the fields of attn_tensors that they become. */
+/* The options, and the fields of attn_tensors that the files become. */
 #define FIELD(name) offsetof(attn_tensors, name)
 static const struct {
     const char *name, *help;
     enum npy_take take;
     size_t field;
-} INPUT[INPUTS] = {
+} OPTION[FILES] = {
     [Q] = {"--q", "queries", NPY_ATTENTION, FIELD(q)},
     [K] = {"--k", "keys; with fewer heads than Q: GQA", NPY_ATTENTION, FIELD(k)},
     [V] = {"--v", "values; their last dimension is that of O", NPY_ATTENTION, FIELD(v)},
@@ -88,66 +82,51 @@ static const struct {
                 NPY_LENGTHS, FIELD(used_q)},
     [OFFSETS] = {"--offsets", "added to --q-offset - --kv-offset of each sequence: batch integers",
                  NPY_LENGTHS, FIELD(offsets)},
-};
-static const struct {
-    const char *name, *help;
-    size_t field;
-} PRODUCT[PRODUCTS] = {
-    [O] = {"--output", "O, in Q's layout and type; - is stdout", FIELD(o)},
+    [O] = {"--output", "O, in Q's layout and type; - is stdout", NPY_ATTENTION, FIELD(o)},
     [LSE] = {"--lse",
              "also save the log-sum-exp, float32 (batch, heads, seq_q); packed (heads, total_q)",
-             FIELD(lse)},
+             NPY_LOGITS, FIELD(lse)},
 };
 
-static void set_tensor(attn_tensors *tensors, size_t field, const void *memory) {
-    memcpy((char *)tensors + field, &memory, sizeof memory);
+static void set_tensor(attn_tensors *tensors, int file, const void *memory) {
+    memcpy((char *)tensors + OPTION[file].field, &memory, sizeof memory);
 }
 
 /* ---- inputs ---------------------------------------------------------------------------------- */
 
-static int load(struct input *input, enum npy_take take) {
-    attn_error why = {""};
-    return input->path == NULL || npy_load(input->path, take, &input->array, &why)
-               ? EXIT_DONE
-               : complain("attn: %s: %s", input->path, why.text);
-}
-
 /* What the array's elements are. uint16 is bfloat16 where the command line says so. */
-static int dtype_of(const struct job *job, const struct input *input, attn_dtype *dtype) {
+static bool dtype_of(const struct job *job, const struct file *input, attn_dtype *dtype) {
     *dtype = (attn_dtype)input->array.type; /* NPY_ATTENTION: in the same order */
-    return *dtype != ATTN_BF16 || (job->dtype_given && job->semantics.dtype == ATTN_BF16)
-               ? EXIT_DONE
-               : complain("attn: %s: holds uint16; if that is bfloat16, say --dtype bf16",
-                          input->path);
+    return *dtype != ATTN_BF16 || (job->dtype_given && job->semantics.dtype == ATTN_BF16) ||
+           deny("attn: %s: holds uint16; if that is bfloat16, say --dtype bf16", input->path);
 }
 
-static int check_dtypes(struct job *job) {
+static bool check_dtypes(struct job *job) {
     for (int i = Q; i <= V; i++) {
         attn_dtype dtype = ATTN_FP32;
-        const int status = dtype_of(job, &job->in[i], &dtype);
-        if (status != EXIT_DONE) {
-            return status;
+        if (!dtype_of(job, &job->files[i], &dtype)) {
+            return false;
         }
-        if (i == 0 && !job->dtype_given) {
+        if (i == Q && !job->dtype_given) {
             job->semantics.dtype = (int)dtype;
         }
         if ((int)dtype != job->semantics.dtype) {
-            return complain("attn: %s: holds %s, expected that of %s, %s", job->in[i].path,
-                            DTYPE_NAMES[dtype], job->dtype_given ? "--dtype" : job->in[Q].path,
-                            DTYPE_NAMES[job->semantics.dtype]);
+            return deny("attn: %s: holds %s, expected that of %s, %s", job->files[i].path,
+                        DTYPE_NAMES[dtype], job->dtype_given ? "--dtype" : job->files[Q].path,
+                        DTYPE_NAMES[job->semantics.dtype]);
         }
     }
-    return EXIT_DONE;
+    return true;
 }
 
-static int dims_of(const struct job *job, const struct input *input, struct dims *dims) {
+static bool dims_of(const struct job *job, const struct file *input, struct dims *dims) {
     const struct npy *array = &input->array;
-    const bool packed = job->in[CU_Q].path != NULL;
+    const bool packed = job->files[CU_Q].path != NULL;
     if (array->dims != 3 && (array->dims != 4 || packed)) {
         char text[192];
-        return complain("attn: %s: shape %s, expected 3%s dimensions", input->path,
-                        npy_shape_text(array->shape, array->dims, text, sizeof text),
-                        packed ? "" : " or 4");
+        return deny("attn: %s: shape %s, expected 3%s dimensions", input->path,
+                    npy_shape_text(array->shape, array->dims, text, sizeof text),
+                    packed ? "" : " or 4");
     }
     const int64_t *last = array->shape + array->dims - 3;
     const bool seq_first = job->semantics.layout == ATTN_BSHD;
@@ -155,93 +134,86 @@ static int dims_of(const struct job *job, const struct input *input, struct dims
                           .heads = last[seq_first ? 1 : 0],
                           .seq = last[seq_first ? 0 : 1],
                           .dim = last[2]};
-    return EXIT_DONE;
+    return true;
 }
 
-static int same(const struct input *input, const struct input *other, const char *what,
-                int64_t value, int64_t expected) {
-    if (value == expected) {
-        return EXIT_DONE;
-    }
-    return complain("attn: %s: %s %" PRId64 ", expected that of %s, %" PRId64, input->path, what,
-                    value, other->path, expected);
+static bool same(const struct file *input, const struct file *other, const char *what,
+                 int64_t value, int64_t expected) {
+    return value == expected || deny("attn: %s: %s %" PRId64 ", expected that of %s, %" PRId64,
+                                     input->path, what, value, other->path, expected);
 }
 
-/* A vector of `count` elements. */
-static int check_vector(const struct input *input, const char *what, int64_t count) {
+/* A vector of `count` elements, or none. */
+static bool check_vector(const struct file *input, const char *what, int64_t count) {
     const struct npy *array = &input->array;
-    if (input->path == NULL || (array->dims == 1 && array->shape[0] == count)) {
-        return EXIT_DONE;
-    }
     char text[192];
-    return complain("attn: %s: shape %s, expected (%" PRId64 ",), %s", input->path,
-                    npy_shape_text(array->shape, array->dims, text, sizeof text), count, what);
+    return input->path == NULL || (array->dims == 1 && array->shape[0] == count) ||
+           deny("attn: %s: shape %s, expected (%" PRId64 ",), %s", input->path,
+                npy_shape_text(array->shape, array->dims, text, sizeof text), count, what);
+}
+
+static bool check_element(const struct file *input, int64_t i, int64_t least, int64_t most) {
+    const int32_t value = ((const int32_t *)input->array.data)[i];
+    return (value >= least && value <= most) ||
+           deny("attn: %s: element %" PRId64 " is %d, expected %" PRId64 " to %" PRId64,
+                input->path, i, value, least, most);
 }
 
 /* Of cu_seqlens: from 0 upwards to the number of rows. The longest sequence. */
-static int check_bounds(const struct input *input, int64_t rows, int64_t *longest) {
+static bool check_bounds(const struct file *input, int64_t rows, int64_t *longest) {
     const int32_t *cu = input->array.data;
     const int64_t last = input->array.shape[0] - 1;
     *longest = 0;
     for (int64_t i = 0, before = 0; i <= last; before = cu[i++]) {
-        const int64_t least = i == last ? rows : before, most = i == 0 ? 0 : rows;
-        if (cu[i] < least || cu[i] > most) {
-            return complain("attn: %s: element %" PRId64 " is %d, expected %" PRId64 " to %" PRId64,
-                            input->path, i, cu[i], least, most);
+        if (!check_element(input, i, i == last ? rows : before, i == 0 ? 0 : rows)) {
+            return false;
         }
         *longest = cu[i] - before > *longest ? cu[i] - before : *longest;
     }
-    return EXIT_DONE;
+    return true;
 }
 
-static int check_packed(const struct job *job, attn_problem *problem) {
-    const struct input *q = &job->in[CU_Q], *kv = &job->in[CU_KV];
+static bool check_packed(const struct job *job, attn_problem *problem) {
+    const struct file *q = &job->files[CU_Q], *kv = &job->files[CU_KV];
     if ((q->path == NULL) != (kv->path == NULL)) {
-        return complain("attn: %s is given alone, expected --cu-seqlens-q and --cu-seqlens-kv",
-                        INPUT[q->path != NULL ? CU_Q : CU_KV].name);
+        return deny("attn: %s is given alone, expected --cu-seqlens-q and --cu-seqlens-kv",
+                    OPTION[q->path != NULL ? CU_Q : CU_KV].name);
     }
     if (q->path == NULL) {
-        return EXIT_DONE;
+        return true;
     }
     const int64_t count = q->array.dims == 1 && q->array.shape[0] > 0 ? q->array.shape[0] : 1;
     problem->packed = true;
     problem->total_q = problem->seq_q;
     problem->total_kv = problem->seq_kv;
     problem->batch = count - 1;
-    return check_vector(q, "batch + 1", count) == EXIT_DONE &&
-                   check_vector(kv, "as --cu-seqlens-q", count) == EXIT_DONE &&
-                   check_bounds(q, problem->total_q, &problem->seq_q) == EXIT_DONE
-               ? check_bounds(kv, problem->total_kv, &problem->seq_kv)
-               : EXIT_BAD_INPUT;
+    return check_vector(q, "batch + 1", count) && check_vector(kv, "as --cu-seqlens-q", count) &&
+           check_bounds(q, problem->total_q, &problem->seq_q) &&
+           check_bounds(kv, problem->total_kv, &problem->seq_kv);
 }
 
 /* Of Q or of K: as many rows as the sequences have, at most. */
-static int check_used(const struct job *job, const attn_problem *problem, int which, int bounds,
-                      int64_t rows) {
-    const struct input *input = &job->in[which];
-    const int32_t *used = input->array.data, *cu = job->in[bounds].array.data;
-    int status = check_vector(input, "the batch", problem->batch);
-    for (int64_t b = 0; input->path != NULL && status == EXIT_DONE && b < problem->batch; b++) {
-        const int64_t most = cu != NULL ? cu[b + 1] - cu[b] : rows;
-        if (used[b] < 0 || used[b] > most) {
-            status = complain("attn: %s: element %" PRId64 " is %d, expected 0 to %" PRId64,
-                              input->path, b, used[b], most);
-        }
+static bool check_used(const struct job *job, const attn_problem *problem, int which, int bounds,
+                       int64_t rows) {
+    const struct file *input = &job->files[which];
+    const int32_t *cu = job->files[bounds].array.data;
+    bool good = check_vector(input, "the batch", problem->batch);
+    for (int64_t b = 0; input->path != NULL && good && b < problem->batch; b++) {
+        good = check_element(input, b, 0, cu != NULL ? cu[b + 1] - cu[b] : rows);
     }
-    return status;
+    return good;
 }
 
-static int check_shapes(struct job *job) {
+static bool check_shapes(struct job *job) {
     struct dims q = {0}, k = {0}, v = {0};
-    const struct input *of_q = &job->in[Q], *of_k = &job->in[K], *of_v = &job->in[V];
-    if (dims_of(job, of_q, &q) != EXIT_DONE || dims_of(job, of_k, &k) != EXIT_DONE ||
-        dims_of(job, of_v, &v) != EXIT_DONE ||
-        same(of_k, of_q, "batch", k.batch, q.batch) != EXIT_DONE ||
-        same(of_v, of_q, "batch", v.batch, q.batch) != EXIT_DONE ||
-        same(of_k, of_q, "head dimension", k.dim, q.dim) != EXIT_DONE ||
-        same(of_v, of_k, "heads", v.heads, k.heads) != EXIT_DONE ||
-        same(of_v, of_k, "sequence length", v.seq, k.seq) != EXIT_DONE) {
-        return EXIT_BAD_INPUT;
+    const struct file *of_q = &job->files[Q], *of_k = &job->files[K], *of_v = &job->files[V];
+    if (!dims_of(job, of_q, &q) || !dims_of(job, of_k, &k) || !dims_of(job, of_v, &v) ||
+        !same(of_k, of_q, "batch", k.batch, q.batch) ||
+        !same(of_v, of_q, "batch", v.batch, q.batch) ||
+        !same(of_k, of_q, "head dimension", k.dim, q.dim) ||
+        !same(of_v, of_k, "heads", v.heads, k.heads) ||
+        !same(of_v, of_k, "sequence length", v.seq, k.seq)) {
+        return false;
     }
     attn_problem *problem = &job->problem;
     attn_problem_init(problem);
@@ -253,26 +225,22 @@ static int check_shapes(struct job *job) {
     problem->seq_kv = k.seq;
     problem->head_dim = q.dim;
     problem->head_dim_v = v.dim;
-    problem->bias = job->in[BIAS].path != NULL;
-    problem->mask = job->in[MASK].path != NULL;
-    problem->sink = job->in[SINK].path != NULL;
-    if (check_vector(&job->in[SINK], "the heads of Q", q.heads) != EXIT_DONE ||
-        check_packed(job, problem) != EXIT_DONE) {
-        return EXIT_BAD_INPUT;
-    }
-    problem->offsets = job->in[OFFSETS].path != NULL;
-    if (check_vector(&job->in[OFFSETS], "the batch", problem->batch) != EXIT_DONE) {
-        return EXIT_BAD_INPUT;
-    }
-    problem->used_q = job->in[USED_Q].path != NULL;
-    problem->used_kv = job->in[USED_KV].path != NULL;
-    const int status = check_used(job, problem, USED_Q, CU_Q, problem->seq_q);
-    return status != EXIT_DONE ? status : check_used(job, problem, USED_KV, CU_KV, problem->seq_kv);
+    problem->bias = job->files[BIAS].path != NULL;
+    problem->mask = job->files[MASK].path != NULL;
+    problem->sink = job->files[SINK].path != NULL;
+    problem->offsets = job->files[OFFSETS].path != NULL;
+    problem->used_q = job->files[USED_Q].path != NULL;
+    problem->used_kv = job->files[USED_KV].path != NULL;
+    return check_vector(&job->files[SINK], "the heads of Q", q.heads) &&
+           check_packed(job, problem) &&
+           check_vector(&job->files[OFFSETS], "the batch", problem->batch) &&
+           check_used(job, problem, USED_Q, CU_Q, problem->seq_q) &&
+           check_used(job, problem, USED_KV, CU_KV, problem->seq_kv);
 }
 
 /* Fits a bias or a mask to (batch, heads, seq_q, seq_kv) as NumPy would: dimensions are matched
  * from the last, one that is missing or 1 serves for all. */
-static int fit(const struct input *input, const attn_problem *problem, attn_bias_strides *fitted) {
+static bool fit(const struct file *input, const attn_problem *problem, attn_bias_strides *fitted) {
     const struct npy *array = &input->array;
     const int64_t full[4] = {problem->batch, problem->heads_q, problem->seq_q, problem->seq_kv};
     int64_t strides[4] = {0, 0, 0, 0};
@@ -286,38 +254,36 @@ static int fit(const struct input *input, const attn_problem *problem, attn_bias
     }
     if (!fits) {
         char have[192], want[192];
-        return complain(
-            "attn: %s: shape %s does not broadcast to (batch, heads, seq_q, seq_kv) = %s",
-            input->path, npy_shape_text(array->shape, array->dims, have, sizeof have),
-            npy_shape_text(full, 4, want, sizeof want));
+        return deny("attn: %s: shape %s does not broadcast to (batch, heads, seq_q, seq_kv) = %s",
+                    input->path, npy_shape_text(array->shape, array->dims, have, sizeof have),
+                    npy_shape_text(full, 4, want, sizeof want));
     }
     *fitted = (attn_bias_strides){strides[0], strides[1], strides[2], strides[3]};
-    return EXIT_DONE;
+    return true;
 }
 
-static int read_inputs(struct job *job) {
+static bool read_inputs(struct job *job) {
     attn_problem *p = &job->problem;
+    attn_error why = {""};
     for (int i = 0; i < INPUTS; i++) {
-        if (load(&job->in[i], INPUT[i].take) != EXIT_DONE) {
-            return EXIT_BAD_INPUT;
+        struct file *input = &job->files[i];
+        if (input->path != NULL && !npy_load(input->path, OPTION[i].take, &input->array, &why)) {
+            return deny("attn: %s: %s", input->path, why.text);
         }
     }
-    if (check_dtypes(job) != EXIT_DONE || check_shapes(job) != EXIT_DONE ||
-        (p->bias && (fit(&job->in[BIAS], p, &p->bias_strides) != EXIT_DONE ||
-                     dtype_of(job, &job->in[BIAS], &p->bias_dtype) != EXIT_DONE)) ||
-        (p->mask && fit(&job->in[MASK], p, &p->mask_strides) != EXIT_DONE)) {
-        return EXIT_BAD_INPUT;
-    }
-    attn_error why = {""};
-    return attn_problem_check(p, &why) == ATTN_OK ? EXIT_DONE : complain("attn: %s", why.text);
+    return check_dtypes(job) && check_shapes(job) &&
+           (!p->bias || (fit(&job->files[BIAS], p, &p->bias_strides) &&
+                         dtype_of(job, &job->files[BIAS], &p->bias_dtype))) &&
+           (!p->mask || fit(&job->files[MASK], p, &p->mask_strides)) &&
+           (attn_problem_check(p, &why) == ATTN_OK || deny("attn: %s", why.text));
 }
 
 /* ---- outputs --------------------------------------------------------------------------------- */
 
-static int open_product(struct product *product) {
+static bool open_product(struct file *product) {
     attn_error why = {""};
     if (!output_open(&product->output, product->path, &why)) {
-        return complain("attn: %s: %s", product->path, why.text);
+        return deny("attn: %s: %s", product->path, why.text);
     }
     struct npy *array = &product->array;
     array->bytes = npy_type_size(array->type);
@@ -326,62 +292,54 @@ static int open_product(struct product *product) {
     }
     array->data = allocate_aligned(array->bytes);
     if (array->data == NULL) {
-        return complain("attn: %s: out of memory for %zu bytes", product->path, array->bytes);
+        return deny("attn: %s: out of memory for %zu bytes", product->path, array->bytes);
     }
     memset(array->data, 0, array->bytes); /* --used-q: some rows are not written */
-    return EXIT_DONE;
+    return true;
 }
 
-static int open_products(struct job *job) {
+static bool open_products(struct job *job) {
     const attn_problem *p = &job->problem;
-    const struct npy *q = &job->in[Q].array;
-    struct product *o = &job->out[O], *lse = &job->out[LSE];
+    const struct npy *q = &job->files[Q].array;
+    struct file *o = &job->files[O], *lse = &job->files[LSE];
     o->array = (struct npy){.type = q->type, .dims = q->dims};
     memcpy(o->array.shape, q->shape, sizeof q->shape);
     o->array.shape[q->dims - 1] = p->head_dim_v;
     lse->array = (struct npy){.type = NPY_FLOAT32, .dims = q->dims - 1};
     const int64_t shape[3] = {p->batch, p->heads_q, p->packed ? p->total_q : p->seq_q};
     memcpy(lse->array.shape, shape + (q->dims == 3), sizeof *shape * (size_t)(q->dims - 1));
-    if (open_product(o) != EXIT_DONE || (lse->path != NULL && open_product(lse) != EXIT_DONE)) {
-        return EXIT_BAD_INPUT;
-    }
-    if (lse->path != NULL && strcmp(o->output.target, lse->output.target) == 0) {
-        return complain("attn: -o and --lse name the same file, %s", o->path);
-    }
-    return EXIT_DONE;
-}
-
-static int write_product(struct product *product) {
-    attn_error why = {""};
-    if (!npy_write(product->output.file, &product->array)) {
-        return complain("attn: %s: cannot write: %s", product->path, strerror(errno));
-    }
-    return output_finish(&product->output, &why)
-               ? EXIT_DONE
-               : complain("attn: %s: %s", product->path, why.text);
+    return open_product(o) &&
+           (lse->path == NULL ||
+            (open_product(lse) && (strcmp(o->output.target, lse->output.target) != 0 ||
+                                   deny("attn: -o and --lse name the same file, %s", o->path))));
 }
 
 /* What is written in place comes last: it cannot be taken back. */
-static int write_products(struct job *job) {
-    int status = EXIT_DONE;
-    for (int in_place = 0; in_place <= 1; in_place++) {
-        for (int i = 0; i < PRODUCTS && status == EXIT_DONE; i++) {
-            if (job->out[i].path != NULL && (job->out[i].output.slot < 0) == in_place) {
-                status = write_product(&job->out[i]);
-            }
+static bool write_products(struct job *job) {
+    attn_error why = {""};
+    for (int i = 0; i < 2 * PRODUCTS; i++) {
+        struct file *product = &job->files[O + i % PRODUCTS];
+        if (product->path == NULL || (product->output.slot < 0) != (i >= PRODUCTS)) {
+            continue;
+        }
+        if (!npy_write(product->output.file, &product->array)) {
+            return deny("attn: %s: cannot write: %s", product->path, strerror(errno));
+        }
+        if (!output_finish(&product->output, &why)) {
+            return deny("attn: %s: %s", product->path, why.text);
         }
     }
-    return status;
+    return true;
 }
 
-static int publish(struct job *job) {
+static bool publish(struct job *job) {
     attn_error why = {""};
-    for (int i = 0; i < PRODUCTS; i++) {
-        if (job->out[i].path != NULL && !output_publish(&job->out[i].output, &why)) {
-            return complain("attn: %s: %s", job->out[i].path, why.text);
+    for (int i = O; i < FILES; i++) {
+        if (job->files[i].path != NULL && !output_publish(&job->files[i].output, &why)) {
+            return deny("attn: %s: %s", job->files[i].path, why.text);
         }
     }
-    return EXIT_DONE;
+    return true;
 }
 
 /* ---- compute --------------------------------------------------------------------------------- */
@@ -405,16 +363,14 @@ static bool place(struct job *job, const struct npy *array, bool input, void **m
 static bool place_tensors(struct job *job, attn_tensors *tensors, attn_error *why) {
     attn_tensors_init(tensors);
     attn_tensors_init(&job->tensors);
-    for (int i = 0; i < INPUTS + PRODUCTS; i++) {
-        const bool input = i < INPUTS;
-        const struct npy *array = input ? &job->in[i].array : &job->out[i - INPUTS].array;
-        const size_t field = input ? INPUT[i].field : PRODUCT[i - INPUTS].field;
+    for (int i = 0; i < FILES; i++) {
+        const struct npy *array = &job->files[i].array;
         void *memory = NULL;
-        if (!place(job, array, input, &memory, why)) {
+        if (!place(job, array, i < INPUTS, &memory, why)) {
             return false;
         }
-        set_tensor(tensors, field, memory);
-        set_tensor(&job->tensors, field, array->data);
+        set_tensor(tensors, i, memory);
+        set_tensor(&job->tensors, i, array->data);
     }
     return true;
 }
@@ -439,8 +395,8 @@ static int compute(struct job *job) {
         runner_compute(&job->runner, &tensors, &why) && device_wait(job->runner.memory, &why);
     job->seconds = clock_seconds() - start;
     progress_stop(&progress);
-    if (!done || !fetch(job, &job->out[O].array, tensors.o, &why) ||
-        !fetch(job, &job->out[LSE].array, tensors.lse, &why) ||
+    if (!done || !fetch(job, &job->files[O].array, tensors.o, &why) ||
+        !fetch(job, &job->files[LSE].array, tensors.lse, &why) ||
         (job->verify && !runner_verify(&job->runner, &job->tensors, VERIFY_SEED, VERIFY_BUDGET,
                                        &job->verdict, &why))) {
         return complain("attn: %s", why.text);
@@ -450,15 +406,11 @@ static int compute(struct job *job) {
 
 /* ---- report ---------------------------------------------------------------------------------- */
 
-static void product_json(struct json *json, const char *key, const struct product *product) {
+static void product_json(struct json *json, const char *key, const struct file *product) {
     json_open(json, key, '{');
     json_text(json, "file", product->path);
     json_text(json, "dtype", npy_type_name(product->array.type));
-    json_open(json, "shape", '[');
-    for (int d = 0; d < product->array.dims; d++) {
-        json_int(json, NULL, product->array.shape[d]);
-    }
-    json_close(json);
+    json_ints(json, "shape", product->array.shape, (size_t)product->array.dims);
     json_close(json);
 }
 
@@ -478,9 +430,9 @@ static void report_json(const struct job *job) {
         verdict_json(&json, "verify", &job->verdict);
     }
     if (!job->verify || job->verdict.comparison.pass) { /* else there are none */
-        product_json(&json, "o", &job->out[O]);
-        if (job->out[LSE].path != NULL) {
-            product_json(&json, "lse", &job->out[LSE]);
+        product_json(&json, "o", &job->files[O]);
+        if (job->files[LSE].path != NULL) {
+            product_json(&json, "lse", &job->files[LSE]);
         }
     }
     json_close(&json);
@@ -488,8 +440,8 @@ static void report_json(const struct job *job) {
 
 /* True if an array goes to stdout. */
 static bool wants_stdout(const struct job *job) {
-    return strcmp(job->out[O].path, "-") == 0 ||
-           (job->out[LSE].path != NULL && strcmp(job->out[LSE].path, "-") == 0);
+    const char *lse = job->files[LSE].path;
+    return strcmp(job->files[O].path, "-") == 0 || (lse != NULL && strcmp(lse, "-") == 0);
 }
 
 static void report_text(const struct job *job) {
@@ -502,73 +454,53 @@ static void report_text(const struct job *job) {
     if (job->verify) {
         fprintf(to, "verified  %s\n", verdict_text(&job->verdict, text, sizeof text));
     }
-    for (int i = 0; i < PRODUCTS && job->out[i].path != NULL; i++) {
-        const struct npy *array = &job->out[i].array;
-        fprintf(to, "wrote     %s  %s %s\n", job->out[i].path, npy_type_name(array->type),
+    for (int i = O; i < FILES && job->files[i].path != NULL; i++) {
+        const struct npy *array = &job->files[i].array;
+        fprintf(to, "wrote     %s  %s %s\n", job->files[i].path, npy_type_name(array->type),
                 npy_shape_text(array->shape, array->dims, text, sizeof text));
     }
-}
-
-/* A wrong result is not written: the file would pass for a right one. */
-static int refuse_result(const struct job *job) {
-    char text[512];
-    if (job->json) {
-        report_json(job);
-    }
-    attn_comparison_print(&job->verdict.comparison, text, sizeof text);
-    complain("attn: the result is wrong, %s was not written: %s", job->out[O].path, text);
-    return EXIT_FAILED_CHECK;
 }
 
 static int run(struct job *job) {
     if (job->json && wants_stdout(job)) {
         return complain("attn: --json and a file named - both want stdout");
     }
-    if (read_inputs(job) != EXIT_DONE || open_products(job) != EXIT_DONE) {
+    if (!read_inputs(job) || !open_products(job)) {
         return EXIT_BAD_INPUT;
     }
     const int computed = compute(job);
     if (computed != EXIT_DONE) {
         return computed;
     }
-    if (job->verify && !job->verdict.comparison.pass) {
-        return refuse_result(job);
-    }
-    if (write_products(job) != EXIT_DONE) {
+    /* A wrong result is not written: the file would pass for a right one. */
+    const bool wrong = job->verify && !job->verdict.comparison.pass;
+    if (!wrong && !write_products(job)) {
         return EXIT_BAD_INPUT;
     }
     if (job->json) {
         report_json(job);
-    } else {
+    } else if (!wrong) {
         report_text(job);
     }
-    return flush_stdout() == EXIT_DONE ? publish(job) : EXIT_BAD_INPUT;
-}
-
-static void clean_up(struct job *job) {
-    runner_close(&job->runner);
-    for (int i = 0; i < PRODUCTS; i++) {
-        output_discard(&job->out[i].output);
-        npy_free(&job->out[i].array);
+    if (wrong) {
+        char text[512];
+        attn_comparison_print(&job->verdict.comparison, text, sizeof text);
+        complain("attn: the result is wrong, %s was not written: %s", job->files[O].path, text);
+        return EXIT_FAILED_CHECK;
     }
-    for (int i = 0; i < INPUTS; i++) {
-        npy_free(&job->in[i].array);
-    }
+    return flush_stdout() == EXIT_DONE && publish(job) ? EXIT_DONE : EXIT_BAD_INPUT;
 }
 
 /* ---- the command line ------------------------------------------------------------------------ */
 
 static enum args_result parse(struct job *job, int argc, char **argv) {
     struct arg inputs[INPUTS], products[PRODUCTS];
-    for (int i = 0; i < INPUTS; i++) {
-        inputs[i] = arg_text(INPUT[i].name, &job->in[i].path, "FILE", INPUT[i].help);
-        inputs[i].required = i <= V;
+    for (int i = 0; i < FILES; i++) {
+        struct arg *arg = i < INPUTS ? &inputs[i] : &products[i - INPUTS];
+        *arg = arg_text(OPTION[i].name, &job->files[i].path, "FILE", OPTION[i].help);
+        arg->required = i <= V || i == O;
     }
-    for (int i = 0; i < PRODUCTS; i++) {
-        products[i] = arg_text(PRODUCT[i].name, &job->out[i].path, "FILE", PRODUCT[i].help);
-    }
-    products[O].short_name = "-o";
-    products[O].required = true;
+    products[0].short_name = "-o";
     struct arg own[] = {
         arg_flag("--verify", &job->verify,
                  "compare with the double-precision reference; exit 1, and no output, if it "
@@ -603,12 +535,18 @@ static enum args_result parse(struct job *job, int argc, char **argv) {
 }
 
 int verb_attn(int argc, char **argv) {
-    struct job job = {.out = {{.output.slot = -1}, {.output.slot = -1}}};
+    struct job job = {.files = {[O].output.slot = -1, [LSE].output.slot = -1}};
     const enum args_result parsed = parse(&job, argc, argv);
     if (parsed != ARGS_RUN) {
         return parsed == ARGS_HELP ? EXIT_DONE : EXIT_BAD_INPUT;
     }
     const int status = run(&job);
-    clean_up(&job);
+    runner_close(&job.runner);
+    for (int i = 0; i < FILES; i++) {
+        if (i >= O) {
+            output_discard(&job.files[i].output);
+        }
+        npy_free(&job.files[i].array);
+    }
     return status;
 }

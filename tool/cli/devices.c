@@ -39,53 +39,47 @@ static struct found look_at(const char *id, const char *driver) {
     return found;
 }
 
-static bool is_gpu(const struct found *found) {
-    return strcmp(found->id, "cpu") != 0;
-}
-
-static void print_json(struct json *json, const struct found *found) {
+static void print_json(struct json *json, const struct found *found, bool gpu) {
     const attn_device *device = &found->device;
     json_open(json, NULL, '{');
     json_text(json, "device", found->id);
     json_bool(json, "available", found->available);
-    if (found->available) {
+    if (!found->available) {
+        json_text(json, "reason", found->why.text);
+    } else {
         json_text(json, "name", device->name);
         json_text(json, "arch", device->arch);
         json_int(json, "units", device->units);
         json_int(json, "memory", device->memory);
-        if (is_gpu(found)) {
-            json_int(json, "driver", device->driver);
-            json_int(json, "shared", device->shared);
-        }
-    } else {
-        json_text(json, "reason", found->why.text);
+    }
+    if (found->available && gpu) {
+        json_int(json, "driver", device->driver);
+        json_int(json, "shared", device->shared);
     }
     json_close(json);
 }
 
-static void print_text(const struct found *found) {
+/* json: NULL for text. */
+static void print(struct json *json, const struct found *found) {
     const attn_device *device = &found->device;
+    const bool gpu = strcmp(found->id, "cpu") != 0;
+    if (json != NULL) {
+        print_json(json, found, gpu);
+        return;
+    }
     if (!found->available) {
         printf("%-8s not available: %s\n", found->id, found->why.text);
         return;
     }
     printf("%-8s %s, %s, %d %s, %.1f GiB", found->id, device->name, device->arch, device->units,
-           is_gpu(found)        ? "SMs"
+           gpu                  ? "SMs"
            : device->units == 1 ? "thread"
                                 : "threads",
            (double)device->memory / (1 << 30));
-    if (is_gpu(found)) {
+    if (gpu) {
         printf(", CUDA %d.%d", device->driver / 1000, device->driver % 1000 / 10);
     }
     printf("\n");
-}
-
-static void print(const struct found *found, struct json *json) {
-    if (json != NULL) {
-        print_json(json, found);
-    } else {
-        print_text(found);
-    }
 }
 
 int verb_devices(int argc, char **argv) {
@@ -107,30 +101,24 @@ int verb_devices(int argc, char **argv) {
     if (parsed != ARGS_RUN) {
         return parsed == ARGS_HELP ? EXIT_DONE : EXIT_BAD_INPUT;
     }
-    struct json json = json_begin(stdout);
+    struct json json = json_begin(stdout), *to = as_json ? &json : NULL;
     if (as_json) {
         json_open(&json, NULL, '{');
         json_text(&json, "attn", attn_version());
         json_open(&json, "devices", '[');
     }
-    bool more = true;
-    struct found found;
-    for (int i = -1; i < MAX_GPUS && more; i++) {
-        char id[16] = "cpu";
-        if (i >= 0) {
-            snprintf(id, sizeof id, "cuda:%d", i);
-        }
+    struct found found = look_at("cpu", driver);
+    print(to, &found);
+    for (int i = 0; i < MAX_GPUS && (i == 0 || found.available); i++) {
+        char id[16];
+        snprintf(id, sizeof id, "cuda:%d", i);
         found = look_at(id, driver);
-        more = i < 0 || found.available;
-        if (found.available || i <= 0) { /* after the last GPU there is nothing to explain */
-            print(&found, as_json ? &json : NULL);
+        if (found.available || i == 0) { /* after the last GPU there is nothing to explain */
+            print(to, &found);
         }
     }
     found = look_at("vgpu", NULL);
-    print(&found, as_json ? &json : NULL);
-    if (as_json) {
-        json_close(&json);
-        json_close(&json);
-    }
+    print(to, &found);
+    json_close_all(&json);
     return EXIT_DONE;
 }

@@ -16,12 +16,10 @@
 #include "base/message.h"
 #include "cli/verbs.h"
 
-struct verb {
+static const struct {
     const char *name, *summary;
     int (*run)(int argc, char **argv);
-};
-
-static const struct verb VERBS[] = {
+} VERBS[] = {
     {"attn", "attention of NumPy files, verified if you like", verb_attn},
     {"bench", "check a problem's result, then time it", verb_bench},
     {"plan", "which kernel computes a problem, and why not a better one", verb_plan},
@@ -62,11 +60,6 @@ static void print_help(void) {
            "  attest bench --batch 1 --heads 32 --heads-kv 8 --seq 1024 --dim 128 --dtype bf16\n");
 }
 
-static void print_version(void) {
-    printf("attest %d.%d.%d, libattn %s\n", ATTN_VERSION_MAJOR, ATTN_VERSION_MINOR,
-           ATTN_VERSION_PATCH, attn_version());
-}
-
 static int run_verb(const char *name, int argc, char **argv) {
     const char *like = "";
     int least = INT_MAX;
@@ -94,7 +87,8 @@ static int run(int argc, char **argv) {
         return EXIT_DONE;
     }
     if (choice_of((const char *const[]){"version", "--version", NULL}, argv[1]) >= 0) {
-        print_version();
+        printf("attest %d.%d.%d, libattn %s\n", ATTN_VERSION_MAJOR, ATTN_VERSION_MINOR,
+               ATTN_VERSION_PATCH, attn_version());
         return EXIT_DONE;
     }
     return run_verb(argv[1], argc - 2, argv + 2);

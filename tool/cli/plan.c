@@ -49,22 +49,17 @@ static bool variant_at(const struct request *request, int32_t index, attn_varian
     return true;
 }
 
-static bool image_at(const struct request *request, const char *name, int32_t index,
-                     attn_image *image) {
-    *image = (attn_image){.size = sizeof *image};
-    return attn_variant_image(request->runner.context, name, index, image, NULL) == ATTN_OK;
-}
-
-/* "compute_80" is in the library, "compute_80.ptx" in the file beside it. */
-static const char *ending_of(const attn_image *image) {
-    return image->kind == ATTN_IMAGE_PTX ? ".ptx" : "";
-}
-
-static void print_images(const struct request *request, const attn_variant *variant) {
-    attn_image image;
-    for (int32_t i = 0; image_at(request, variant->name, i, &image); i++) {
-        printf("%s %s%s", i == 0 ? "; images" : "", image.arch, ending_of(&image));
+/* The name of an image: "compute_80" is in the library, "compute_80.ptx" in the file beside it.
+ * NULL past the last. */
+static const char *image_name(const struct request *request, const attn_variant *variant,
+                              int32_t index, char name[64]) {
+    attn_image image = {.size = sizeof image};
+    if (attn_variant_image(request->runner.context, variant->name, index, &image, NULL) !=
+        ATTN_OK) {
+        return NULL;
     }
+    snprintf(name, 64, "%s%s", image.arch, image.kind == ATTN_IMAGE_PTX ? ".ptx" : "");
+    return name;
 }
 
 static void print_variants(const struct request *request) {
@@ -78,14 +73,23 @@ static void print_variants(const struct request *request) {
     }
     for (int32_t i = 0; variant_at(request, i, &variant, &applies, &why); i++) {
         printf("  %-*s  %s%s", width, variant.name, applies ? "yes" : "no: ", why.text);
-        print_images(request, &variant);
+        char name[64];
+        for (int32_t k = 0; image_name(request, &variant, k, name) != NULL; k++) {
+            printf("%s %s", k == 0 ? "; images" : "", name);
+        }
         printf("\n");
     }
 }
 
-static void traits_json(struct json *json, const struct request *request,
-                        const attn_variant *variant) {
-    attn_image image;
+static void variant_json(struct json *json, const struct request *request,
+                         const attn_variant *variant, const char *reason) {
+    char name[64];
+    json_open(json, NULL, '{');
+    json_text(json, "name", variant->name);
+    json_text(json, "family", variant->family);
+    json_text(json, "arch", variant->arch);
+    json_int(json, "block_q", variant->block_q);
+    json_int(json, "block_kv", variant->block_kv);
     json_bool(json, "tensor_cores", variant->tensor_cores);
     json_int(json, "head_dim_max", variant->head_dim_max);
     json_int(json, "head_dim_multiple", variant->head_dim_multiple);
@@ -94,11 +98,12 @@ static void traits_json(struct json *json, const struct request *request,
     json_int(json, "shared_bytes", variant->shared_bytes);
     json_text(json, "entry", variant->entry);
     json_open(json, "images", '[');
-    for (int32_t i = 0; image_at(request, variant->name, i, &image); i++) {
-        char name[64];
-        snprintf(name, sizeof name, "%s%s", image.arch, ending_of(&image));
+    for (int32_t i = 0; image_name(request, variant, i, name) != NULL; i++) {
         json_text(json, NULL, name);
     }
+    json_close(json);
+    json_bool(json, "applies", reason == NULL);
+    json_text(json, "reason", reason);
     json_close(json);
 }
 
@@ -108,16 +113,7 @@ static void variants_json(struct json *json, const struct request *request) {
     bool applies;
     json_open(json, "variants", '[');
     for (int32_t i = 0; variant_at(request, i, &variant, &applies, &why); i++) {
-        json_open(json, NULL, '{');
-        json_text(json, "name", variant.name);
-        json_text(json, "family", variant.family);
-        json_text(json, "arch", variant.arch);
-        json_int(json, "block_q", variant.block_q);
-        json_int(json, "block_kv", variant.block_kv);
-        traits_json(json, request, &variant);
-        json_bool(json, "applies", applies);
-        json_text(json, "reason", applies ? NULL : why.text);
-        json_close(json);
+        variant_json(json, request, &variant, applies ? NULL : why.text);
     }
     json_close(json);
 }
@@ -171,13 +167,11 @@ static void print_plan(const struct request *request) {
     print_refusals(request);
 }
 
-/* The plan in one line, whole; null without memory for it. */
+/* The plan in one line, whole. */
 static void line_json(struct json *json, const attn_plan *plan) {
     const size_t size = attn_plan_print(plan, NULL, 0) + 1;
-    char *line = malloc(size);
-    if (line != NULL) {
-        attn_plan_print(plan, line, size);
-    }
+    char *line = must(malloc(size));
+    attn_plan_print(plan, line, size);
     json_text(json, "plan", line);
     free(line);
 }
@@ -275,20 +269,16 @@ static int make_plans(struct request *request) {
     for (int i = 0; i < count && status == EXIT_DONE; i++) {
         status = make_plan(request, i);
     }
-    if (request->json && count > 1) {
-        json_close(&request->out);
-    }
+    json_close_all(&request->out);
     return status;
 }
 
 /* "sm_90": the virtual GPU, as one of that architecture. False: it has no such. */
 static bool take_arch(struct runner *runner) {
-    static const char *const ARCHS[] = {"sm_80", "sm_86", "sm_89", "sm_90"};
-    for (size_t i = 0; i < sizeof ARCHS / sizeof *ARCHS; i++) {
-        if (strcmp(runner->device, ARCHS[i]) == 0) {
-            setenv("VGPU_SM", runner->device + 3, 1);
-            runner->device = "vgpu";
-        }
+    static const char *const ARCHS[] = {"sm_80", "sm_86", "sm_89", "sm_90", NULL};
+    if (choice_of(ARCHS, runner->device) >= 0) {
+        setenv("VGPU_SM", runner->device + 3, 1);
+        runner->device = "vgpu";
     }
     return strncmp(runner->device, "sm_", 3) != 0;
 }

@@ -64,7 +64,7 @@ struct matches {
 void match_timings(const struct timings *old, const struct timings *new, double margin,
                    struct matches *matches);
 
-/* ---- the ratchet file (ratchet.c) ------------------------------------------------------------ */
+/* ---- the ratchet file ------------------------------------------------------------------------ */
 
 /* An absent file has no timings if it `may_be_absent`. */
 bool ratchet_read(const char *path, bool may_be_absent, struct timings *timings, attn_error *why);

@@ -46,11 +46,15 @@ static double us_of(const struct timing *timing) {
     return timing != NULL ? timing->us.value : (double)NAN;
 }
 
+static const char *key_of(const struct match *match) {
+    return match->new != NULL ? match->new->key : match->old->key;
+}
+
 static void print_match(const struct match *match) {
     printf("%-8s %10.2f -> %10.2f us  %.3f [%.3f, %.3f]  ", CHANGE_NAMES[match->change],
            us_of(match->old), us_of(match->new), match->ratio.value, match->ratio.low,
            match->ratio.high);
-    print_foreign(stdout, match->new != NULL ? match->new->key : match->old->key, SIZE_MAX);
+    print_foreign(stdout, key_of(match), SIZE_MAX);
     printf("\n");
 }
 
@@ -76,7 +80,7 @@ static void matches_json(struct json *json, const struct matches *matches, doubl
     for (size_t i = 0; i < matches->count; i++) {
         const struct match *match = &matches->items[i];
         json_open(json, NULL, '{');
-        json_text(json, "timing", match->new != NULL ? match->new->key : match->old->key);
+        json_text(json, "timing", key_of(match));
         json_text(json, "change", CHANGE_NAMES[match->change]);
         json_real(json, "old_us", us_of(match->old));
         json_real(json, "new_us", us_of(match->new));
@@ -235,22 +239,19 @@ static int compare(const struct request *request) {
     struct matches matches = {NULL, 0, {0}};
     attn_error why = {""};
     const char *const *paths = request->packs.items;
+    const bool ratchet = request->ratchet != NULL;
     int status = EXIT_BAD_INPUT;
-    if (request->ratchet == NULL) {
-        if (side_open(&a, paths[0], &why) && side_open(&b, paths[1], &why)) {
-            match_timings(&a.timings, &b.timings, request->margin / 100, &matches);
-            status = conclude(request, &a, &b, &matches);
-        }
-    } else if (side_open(&b, paths[0], &why) &&
-               ratchet_read(request->ratchet, request->update, &best, &why)) {
-        status = may_ratchet(&b);
-        if (status == EXIT_DONE) {
-            match_timings(&best, &b.timings, request->margin / 100, &matches);
-            status = conclude(request, NULL, &b, &matches);
-        }
-    }
-    if (why.text[0] != '\0') {
+    if (ratchet ? !side_open(&b, paths[0], &why) ||
+                      !ratchet_read(request->ratchet, request->update, &best, &why)
+                : !side_open(&a, paths[0], &why) || !side_open(&b, paths[1], &why)) {
         complain("%s", why.text);
+    } else {
+        status = ratchet ? may_ratchet(&b) : EXIT_DONE;
+        if (status == EXIT_DONE) {
+            match_timings(ratchet ? &best : &a.timings, &b.timings, request->margin / 100,
+                          &matches);
+            status = conclude(request, ratchet ? NULL : &a, &b, &matches);
+        }
     }
     free(matches.items);
     timings_free(&best);

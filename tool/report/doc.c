@@ -76,6 +76,11 @@ static void put_text(const struct doc *doc, const char *text) {
     }
 }
 
+/* Markup. */
+static void put(const struct doc *doc, const char *html, const char *markdown) {
+    fputs(doc->html ? html : markdown, doc->out);
+}
+
 void doc_section(struct doc *doc, const char *id, const char *title) {
     if (doc->html) {
         html_put(doc->out, "<h2 id=\"%s\">%s</h2>\n", id, title);
@@ -87,24 +92,19 @@ void doc_section(struct doc *doc, const char *id, const char *title) {
 void doc_text(struct doc *doc, const char *class, const char *format, ...) {
     char text[TEXT];
     PRINT_TO(text);
-    if (doc->html) {
-        html_put(doc->out, "<p class=\"%s\">%s</p>\n", class, text);
-    } else {
-        markdown_text(doc->out, text);
-        fputs("\n\n", doc->out);
-    }
+    html_put(doc->out, doc->html ? "<p class=\"%s\">" : "", class);
+    put_text(doc, text);
+    put(doc, "</p>\n", "\n\n");
 }
 
 void doc_fact(struct doc *doc, const char *name, const char *format, ...) {
     char text[TEXT];
     PRINT_TO(text);
-    if (doc->html) {
-        html_put(doc->out, "<dt>%s</dt><dd>%s</dd>\n", name, text);
-    } else {
-        fprintf(doc->out, "- %s: ", name);
-        markdown_text(doc->out, text);
-        fputs("\n", doc->out);
-    }
+    put(doc, "<dt>", "- ");
+    fputs(name, doc->out);
+    put(doc, "</dt><dd>", ": ");
+    put_text(doc, text);
+    put(doc, "</dd>\n", "\n");
 }
 
 /* ---- tables ---------------------------------------------------------------------------------- */
@@ -115,9 +115,9 @@ void doc_table(struct doc *doc, enum doc_fold fold, const char *title, const cha
     doc->headed = false;
     doc->folded = fold != DOC_SHOWN;
     if (doc->folded) {
-        html_put(doc->out, "<details%s><summary>%s</summary>",
-                 fold == DOC_OPEN && doc->html ? " open" : "", title);
-        fputs(doc->html ? "" : "\n\n", doc->out);
+        put(doc, fold == DOC_OPEN ? "<details open>" : "<details>", "<details>");
+        html_put(doc->out, "<summary>%s</summary>", title);
+        put(doc, "", "\n\n");
     }
     if (doc->html) {
         html_put(doc->out,
@@ -145,41 +145,34 @@ static const char *class_of(char style) {
 void doc_column(struct doc *doc, char style, const char *title) {
     assert(doc->columns < DOC_COLUMNS);
     doc->styles[doc->columns++] = style;
-    if (doc->html) {
-        fprintf(doc->out, "<th scope=\"col\"%s>", style == '#' ? class_of(style) : "");
-        html_put(doc->out, "%s</th>", title);
-    } else {
-        fputs("| ", doc->out);
-        markdown_text(doc->out, title);
-        fputs(" ", doc->out);
-    }
+    put(doc, "<th scope=\"col\"", "| ");
+    put(doc, style == '#' ? class_of(style) : "", "");
+    put(doc, ">", "");
+    put_text(doc, title);
+    put(doc, "</th>", " ");
 }
 
 static void end_cell(struct doc *doc) {
     if (doc->cell > 0) {
-        fputs(!doc->html ? " " : doc->cell == 1 ? "</th>" : "</td>", doc->out);
+        put(doc, doc->cell == 1 ? "</th>" : "</td>", " ");
     }
 }
 
 /* Of the head, too. */
 static void end_row(struct doc *doc) {
     end_cell(doc);
-    if (doc->html) {
-        fputs(doc->headed ? "</tr>\n" : "</tr></thead><tbody>\n", doc->out);
-    } else {
-        fputs("|\n", doc->out);
-        for (size_t i = 0; !doc->headed && i < doc->columns; i++) {
-            fputs(doc->styles[i] == '#' ? "|---:" : "|---", doc->out);
-        }
-        fputs(doc->headed ? "" : "|\n", doc->out);
+    put(doc, doc->headed ? "</tr>\n" : "</tr></thead><tbody>\n", "|\n");
+    for (size_t i = 0; !doc->html && !doc->headed && i < doc->columns; i++) {
+        fputs(doc->styles[i] == '#' ? "|---:" : "|---", doc->out);
     }
+    put(doc, "", doc->headed ? "" : "|\n");
     doc->headed = true;
     doc->cell = 0;
 }
 
 void doc_row(struct doc *doc) {
     end_row(doc);
-    fputs(doc->html ? "<tr>" : "", doc->out);
+    put(doc, "<tr>", "");
 }
 
 /* Returns its style. */
@@ -187,18 +180,16 @@ static char open_cell(struct doc *doc) {
     end_cell(doc);
     assert(doc->cell < doc->columns);
     const char style = doc->styles[doc->cell++];
-    fputs(!doc->html ? "| " : doc->cell == 1 ? "<th scope=\"row\"" : "<td", doc->out);
-    if (doc->html) {
-        fprintf(doc->out, "%s>", class_of(style));
-    }
+    put(doc, doc->cell == 1 ? "<th scope=\"row\"" : "<td", "| ");
+    put(doc, class_of(style), "");
+    put(doc, ">", "");
     return style;
 }
 
 void doc_cell(struct doc *doc, const char *format, ...) {
     char text[TEXT];
     PRINT_TO(text);
-    const char style = open_cell(doc);
-    if (style == '`' && text[0] != '\0') {
+    if (open_cell(doc) == '`' && text[0] != '\0') {
         doc_code(doc, NULL, "%s", text);
     } else {
         put_text(doc, text);
@@ -218,9 +209,9 @@ void doc_more(struct doc *doc, const char *format, ...) {
     char text[TEXT];
     PRINT_TO(text);
     if (text[0] != '\0') {
-        fputs(doc->html ? "<small>" : ", ", doc->out);
+        put(doc, "<small>", ", ");
         put_text(doc, text);
-        fputs(doc->html ? "</small>" : "", doc->out);
+        put(doc, "</small>", "");
     }
 }
 
@@ -236,11 +227,16 @@ void doc_code(struct doc *doc, const char *unit, const char *format, ...) {
     }
 }
 
+void doc_unit(struct doc *doc, const char *unit, const char *text) {
+    open_cell(doc);
+    doc_code(doc, unit, "%s", text);
+}
+
 void doc_table_end(struct doc *doc, size_t left_out) {
     end_row(doc);
-    fputs(doc->html ? "</tbody></table></div>" : "\n", doc->out);
+    put(doc, "</tbody></table></div>", "\n");
     if (doc->folded) {
-        fputs(doc->html ? "</details>\n" : "</details>\n\n", doc->out);
+        put(doc, "</details>\n", "</details>\n\n");
     }
     if (left_out > 0) {
         doc_text(doc, "note", "%zu more are in the pack.", left_out);

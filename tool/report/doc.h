@@ -58,6 +58,7 @@ void doc_row(struct doc *doc);
 /* The next cell: text, or a verdict. */
 void doc_cell(struct doc *doc, const char *format, ...) DOC_FORMAT(2);
 void doc_gate(struct doc *doc, enum gate gate);
+void doc_unit(struct doc *doc, const char *unit, const char *text); /* of code, as by doc_code */
 
 /* In the same cell: a line of its own in small print; code, in HTML a link to its unit if `unit` is
  * its name. */

@@ -85,8 +85,7 @@ static void put_finding(const struct pack_report *report, const struct report_sl
     doc_cell(doc, "%s", STAGE_NAMES[slot->stage]);
     doc_cell(doc, "%s", slot->device);
     doc_gate(doc, slot->gate);
-    doc_cell(doc, "%s", "");
-    doc_code(doc, slot->unit_name, "%s", slot->variant);
+    doc_unit(doc, slot->unit_name, slot->variant);
     if (alike > 1) {
         doc_more(doc, "and %zu more", alike - 1);
     }

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/args.h"
 #include "report/report.h"
 
 #define PEERS_SCHEMA "attn-peers/1"
@@ -21,17 +22,11 @@ enum { SAMPLES_MOST = 4096, ROUNDS_MOST = 256 };
 
 /* As readers know them. */
 static const char *peer_name(const char *key) {
-    static const char *const NAMES[][2] = {{"flash", "FlashAttention-2"},
-                                           {"cudnn", "cuDNN"},
-                                           {"fa3", "FlashAttention-3"},
-                                           {"flex", "FlexAttention"},
-                                           {"efficient", "PyTorch efficient"}};
-    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
-        if (strcmp(NAMES[i][0], key) == 0) {
-            return NAMES[i][1];
-        }
-    }
-    return key;
+    static const char *const KEYS[] = {"flash", "cudnn", "fa3", "flex", "efficient", NULL};
+    static const char *const NAMES[] = {"FlashAttention-2", "cuDNN", "FlashAttention-3",
+                                        "FlexAttention", "PyTorch efficient"};
+    const int known = choice_of(KEYS, key);
+    return known >= 0 ? NAMES[known] : key;
 }
 
 /* ---- samples --------------------------------------------------------------------------------- */

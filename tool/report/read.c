@@ -15,38 +15,31 @@
 
 /* ---- slots ----------------------------------------------------------------------------------- */
 
-static bool read_slot(struct pack_report *report, const struct json_value *row,
-                      const struct json_value *subject, attn_error *why) {
-    struct report_slot *slot = &report->slots[report->slot_count];
-    *slot = (struct report_slot){
-        .stage = stage_of(json_text_at(row, "stage")),
-        .gate = report->evidence.slots[report->slot_count].gate,
-        .device = json_text_at(row, "device"),
-        .variant = json_text_at(subject, "variant"),
-        .reason = json_text_or(subject, "reason", ""),
-        .unit_name = json_text_at(subject, "unit"),
-        .timings = json_at(subject, "timings"),
-    };
-    report->slot_count++;
-    if (slot->unit_name != NULL) {
-        slot->unit = pack_read_unit(&report->pack, slot->unit_name, why);
-        return slot->unit != NULL;
-    }
-    return true;
-}
-
 static bool read_slots(struct pack_report *report, attn_error *why) {
     const struct json_value *rows = json_at(report->document, "rows");
+    bool good = true;
     report->slots = must(calloc(report->evidence.slot_count + 1, sizeof *report->slots));
     for (size_t i = 0; i < json_count_of(rows); i++) {
-        const struct json_value *subjects = json_at(json_item(rows, i), "subjects");
-        for (size_t j = 0; j < json_count_of(subjects); j++) {
-            if (!read_slot(report, json_item(rows, i), json_item(subjects, j), why)) {
-                return false;
+        const struct json_value *row = json_item(rows, i), *subjects = json_at(row, "subjects");
+        for (size_t j = 0; good && j < json_count_of(subjects); j++) {
+            const struct json_value *subject = json_item(subjects, j);
+            struct report_slot *slot = &report->slots[report->slot_count];
+            *slot = (struct report_slot){
+                .stage = stage_of(json_text_at(row, "stage")),
+                .gate = report->evidence.slots[report->slot_count++].gate,
+                .device = json_text_at(row, "device"),
+                .variant = json_text_at(subject, "variant"),
+                .reason = json_text_or(subject, "reason", ""),
+                .unit_name = json_text_at(subject, "unit"),
+                .timings = json_at(subject, "timings"),
+            };
+            if (slot->unit_name != NULL) {
+                slot->unit = pack_read_unit(&report->pack, slot->unit_name, why);
+                good = slot->unit != NULL;
             }
         }
     }
-    return true;
+    return good;
 }
 
 /* ---- timings --------------------------------------------------------------------------------- */
@@ -204,10 +197,6 @@ const struct report_slot *report_find(const struct pack_report *report, enum sta
         }
     }
     return NULL;
-}
-
-double slot_value(const struct report_slot *slot, const char *name) {
-    return json_number_at(json_at(slot->unit, "values"), name);
 }
 
 /* 0 of 0 allowed is none; NaN stays. */

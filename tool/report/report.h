@@ -74,9 +74,6 @@ const struct report_slot *report_find(const struct pack_report *report, enum sta
 enum { DEVICES_MOST = 16 };
 size_t report_devices(const struct pack_report *report, const char *devices[DEVICES_MOST]);
 
-/* A value that a unit observed; NaN: none. */
-double slot_value(const struct report_slot *slot, const char *name);
-
 /* Error over what is allowed, the larger of max and mean, or of the LSE: 1 is all that is allowed.
  * NaN: damaged, or no numbers. */
 double case_share(const struct json_value *one);
@@ -88,6 +85,5 @@ void report_times(const struct pack_report *report, struct doc *doc);     /* tim
 void report_beside(const struct pack_report *report, struct doc *doc);    /* peers.c */
 void report_resources(const struct pack_report *report, struct doc *doc); /* tables.c */
 void report_parity(const struct pack_report *report, struct doc *doc);    /* tables.c */
-void report_matrix(const struct pack_report *report, struct doc *doc);    /* matrix.c */
 
 #endif /* ATTEST_REPORT_REPORT_H */

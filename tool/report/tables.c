@@ -40,6 +40,11 @@ static bool has_unit(const struct report_slot *slot, enum stage stage) {
     return slot->stage == stage && slot->unit != NULL;
 }
 
+/* NaN: the unit observed none. */
+static double slot_value(const struct report_slot *slot, size_t known) {
+    return json_number_at(json_at(slot->unit, "values"), KNOWN[known].value);
+}
+
 /* The places in KNOWN of the values that units of a stage have. */
 static size_t list_columns(const struct pack_report *report, enum stage stage,
                            size_t columns[KNOWN_COUNT + 1]) {
@@ -48,7 +53,7 @@ static size_t list_columns(const struct pack_report *report, enum stage stage,
         bool any = false;
         for (size_t i = 0; i < report->slot_count && !any; i++) {
             const struct report_slot *slot = &report->slots[i];
-            any = has_unit(slot, stage) && !isnan(slot_value(slot, KNOWN[k].value));
+            any = has_unit(slot, stage) && !isnan(slot_value(slot, k));
         }
         columns[count] = k;
         count += any;
@@ -79,12 +84,11 @@ static void put_values(const struct pack_report *report, enum stage stage, const
             continue;
         }
         doc_row(doc);
-        doc_cell(doc, "%s", "");
-        doc_code(doc, slot->unit_name, "%s", slot->variant);
+        doc_unit(doc, slot->unit_name, slot->variant);
         doc_cell(doc, "%s", slot->device);
         doc_gate(doc, slot->gate);
         for (size_t k = 0; k < count; k++) {
-            doc_cell(doc, "%s", number_text(slot_value(slot, KNOWN[columns[k]].value), text));
+            doc_cell(doc, "%s", number_text(slot_value(slot, columns[k]), text));
         }
     }
     doc_table_end(doc, rows > ROWS_MOST ? rows - ROWS_MOST : 0);
@@ -127,8 +131,7 @@ void report_parity(const struct pack_report *report, struct doc *doc) {
             }
         }
         doc_row(doc);
-        doc_cell(doc, "%s", "");
-        doc_code(doc, slot->unit_name, "%s", slot->variant);
+        doc_unit(doc, slot->unit_name, slot->variant);
         doc_cell(doc, "%s", STAGE_NAMES[slot->stage]);
         doc_cell(doc, "%s", slot->device);
         doc_gate(doc, slot->gate);

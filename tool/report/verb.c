@@ -46,16 +46,13 @@ static bool lies_in(const char *file, const char *folder) {
 
 /* Whether to write it would destroy what the report is of. */
 static bool is_of_the_pack(const char *file, const char *pack) {
-    static const char *const OWN[] = {"plan.json", EVIDENCE_FILE};
+    static const char *const OWN[] = {"plan.json", EVIDENCE_FILE, NULL};
     const char *slash = strrchr(file, '/'), *name = slash != NULL ? slash + 1 : file;
     char units[PATH_MAX], artifacts[PATH_MAX];
     snprintf(units, sizeof units, "%s/units", pack);
     snprintf(artifacts, sizeof artifacts, "%s/artifacts", pack);
-    bool own = lies_in(file, units) || lies_in(file, artifacts);
-    for (size_t i = 0; i < sizeof OWN / sizeof *OWN; i++) {
-        own |= strcmp(name, OWN[i]) == 0 && lies_in(file, pack);
-    }
-    return own;
+    return lies_in(file, units) || lies_in(file, artifacts) ||
+           (choice_of(OWN, name) >= 0 && lies_in(file, pack));
 }
 
 /* Two files of their own, or one, or none. */

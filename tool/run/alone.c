@@ -211,7 +211,7 @@ int alone_run(struct alone *a, const struct alone_view *view) {
         setenv("ATTN_DRIVER", a->driver, 1);
     }
     run_environment();
-    conversation_watch(true);
+    conversation_watch();
     char *plan = make_plan(a, &status);
     if (plan != NULL) {
         status = work(a, plan, &why) ? print(a, view) : complain("%s: %s", a->verb, why.text);

@@ -189,7 +189,7 @@ static int run(struct options *options) {
     struct pack pack = {.path = NULL};
     attn_error why = {""};
     run_environment();
-    conversation_watch(true);
+    conversation_watch();
     int status;
     if (!open_or_start(options, &pack, &why)) {
         status = complain("run: %s", why.text);
