@@ -109,9 +109,8 @@ typedef struct attn_comparison {
  *   mean |out - exact| <= 1.5 mean |twin - exact| + mean half-ulp of exact
  *   every |lse - exact_lse| <= 1e-5 + 1e-5 |exact_lse| + 2^-21 max |exact_lse|, and -inf exactly
  *   where it is expected
- * with the sum in brackets rounded to the problem's dtype. Fewer than 16 elements may all be exact
- * in the twin by chance: for these the last term of the first line is twice the largest half-ulp of
- * |exact| + 0.3, and 1.5 is 2. NaN never passes, nor does a comparison of no rows of a problem that
+ * with the sum in brackets rounded to the problem's dtype, and 2 instead of 1.5 where fewer than
+ * 16 elements are compared. NaN never passes, nor does a comparison of no rows of a problem that
  * has some. Absent rows are skipped. Returns ATTN_OK also when the comparison fails: see
  * result->pass. */
 ATTN_API attn_status attn_compare(const attn_problem *problem, const attn_tensors *tensors,

@@ -69,7 +69,7 @@ struct tally {
     bool o_nan, lse_nan; /* one was given or expected */
     int64_t finite;      /* elements whose exact value is finite: the sums' number */
     double sum_error, sum_twin, sum_half_ulp;
-    double max_rounding, max_half_ulp; /* of a sum with 0.3: what it is, what it can be */
+    double max_rounding;
     double largest_lse; /* of all that are expected and finite */
 };
 
@@ -103,8 +103,6 @@ static void count_finite(struct tally *tally, attn_row at, int64_t col, double o
     tally->finite++;
     tally->sum_half_ulp += 0.5 * spacing(&tally->format, exact);
     tally->max_rounding = fmax(tally->max_rounding, rounding_error(&tally->format, exact));
-    tally->max_half_ulp =
-        fmax(tally->max_half_ulp, 0.5 * spacing(&tally->format, fabs(exact) + 0.3));
     if (isfinite(twin)) {
         const double twin_error = fabs(twin - exact);
         r->twin_max = fmax(r->twin_max, twin_error);
@@ -161,10 +159,8 @@ static void judge(const struct tally *tally) {
     const double n = tally->finite > 0 ? (double)tally->finite : 1.0;
     r->mean_error = tally->sum_error / n;
     r->twin_mean = tally->sum_twin / n;
-    const bool few = n < 16.0; /* their mean is nearly as uneven as one, and all may be exact */
-    const double factor = few ? 2.0 : 1.5;
-    r->max_allowed =
-        2.0 * r->twin_max + 2.0 * (few ? tally->max_half_ulp : tally->max_rounding);
+    r->max_allowed = 2.0 * r->twin_max + 2.0 * tally->max_rounding;
+    const double factor = n < 16.0 ? 2.0 : 1.5; /* a mean of few is nearly as uneven as one */
     r->mean_allowed = factor * r->twin_mean + tally->sum_half_ulp / n;
     const attn_statistics s = comparison_numbers(r);
     r->o_pass = !tally->o_nan && o_within(&s);
