@@ -125,6 +125,10 @@ bool run_spread_plan(const struct run_request *request, const struct jobs *jobs,
 bool run_spread(const struct pack *pack, const struct run_request *request, const struct jobs *jobs,
                 attn_error *lost, attn_error *why);
 
+/* "WORD-20260131-235959", for a pack that --out does not name; returns the buffer (verb.c). */
+enum { TIMED_NAME = 64 };
+const char *timed_name(const char *word, char name[TIMED_NAME]);
+
 /* ---- a stage that is a verb of its own (alone.c) ------------------------------------------------
  *
  * `attest run` with one stage on one device, printed variant by variant. What is printed follows
@@ -148,7 +152,7 @@ struct alone_slot {
 
 /* How a stage shows itself: in lines, or as members of the open object. */
 struct alone_view {
-    void (*head)(const struct alone *alone); /* of the table */
+    const char *head; /* of the table */
     void (*line)(struct alone *alone, const struct alone_slot *slot);
     const char *member; /* of the unit, for JSON; NULL: */
     void (*json)(struct alone *alone, const struct alone_slot *slot, struct json *json);

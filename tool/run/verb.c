@@ -40,6 +40,15 @@ struct options {
     int64_t lanes;
 };
 
+const char *timed_name(const char *word, char name[TIMED_NAME]) {
+    const time_t now = time(NULL);
+    struct tm utc;
+    char when[32];
+    strftime(when, sizeof when, "%Y%m%d-%H%M%S", gmtime_r(&now, &utc));
+    snprintf(name, TIMED_NAME, "%s-%s", word, when);
+    return name;
+}
+
 /* ---- the pack -------------------------------------------------------------------------------- */
 
 /* Two runs in one pack would do all twice, which is INVALID. Runs of parts share the pack; each
@@ -251,7 +260,7 @@ static bool check(struct options *o, bool timeout_given, bool workers_given) {
 
 int verb_run(int argc, char **argv) {
     static struct options options; /* lists of hundreds of words */
-    static char out[64];
+    static char out[TIMED_NAME];
     struct run_request *r = &options.request;
     options = (struct options){.request = {.price = NAN}, .jobs = {.workers = 1}};
     struct arg what[] = {
@@ -317,22 +326,17 @@ int verb_run(int argc, char **argv) {
         return parsed == ARGS_HELP ? EXIT_DONE : EXIT_BAD_INPUT;
     }
     switch ((enum job)options.job) {
-    case JOB_PROBE:
-        return run_probe(options.request.devices.count == 1 ? options.request.devices.items[0]
-                                                            : "cpu");
+    case JOB_PROBE: return run_probe(r->devices.count == 1 ? r->devices.items[0] : "cpu");
     case JOB_SLOTS:
-        return run_slots(options.request.out != NULL ? options.request.out : "", options.row,
+        return run_slots(r->out != NULL ? r->out : "", options.row,
                          options.slots != NULL ? options.slots : "", options.lanes);
     case JOB_RUN: break;
     }
     if (!check(&options, how[4].seen, more[1].seen)) {
         return EXIT_BAD_INPUT;
     }
-    if (options.request.out == NULL) {
-        const time_t now = time(NULL);
-        struct tm utc;
-        strftime(out, sizeof out, "evidence-%Y%m%d-%H%M%S", gmtime_r(&now, &utc));
-        options.request.out = out;
+    if (r->out == NULL) {
+        r->out = timed_name("evidence", out);
     }
     return run(&options);
 }
