@@ -369,14 +369,12 @@ static size_t lanes_for(const struct json_value *row, size_t count) {
     const bool emulated = json_is_at(row, "device", "vgpu");
     cpu_set_t set; /* a worker of a cluster has some of the machine's */
     const long cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-    size_t lanes = 1;
-    if (emulated && cores > 1) {
-        lanes = (size_t)cores;
-    } else if (gpu && (stage == PARITY || stage == SANITIZE) && cores > 2) {
-        lanes = cores < 2 * GPU_LANES ? (size_t)cores / 2 : GPU_LANES;
-    }
-    lanes = lanes > LANES_MOST ? LANES_MOST : lanes;
-    return lanes > count ? count : lanes;
+    const size_t shared = cores < 4 ? 1 : cores < 2 * GPU_LANES ? (size_t)cores / 2 : GPU_LANES;
+    const size_t lanes = emulated                                        ? (size_t)cores
+                         : gpu && (stage == PARITY || stage == SANITIZE) ? shared
+                                                                         : 1;
+    const size_t most = count < LANES_MOST ? count : LANES_MOST;
+    return lanes < most ? lanes : most;
 }
 
 static bool run_lanes(struct row_work *work, size_t *slots, size_t count) {
@@ -400,18 +398,17 @@ static bool run_lanes(struct row_work *work, size_t *slots, size_t count) {
     for (size_t i = started; i < lane_count; i++) { /* those without a thread of their own */
         run_lane(&lanes[i]);
     }
-    for (size_t i = 0; i < started; i++) {
-        pthread_join(threads[i], NULL);
+    while (started > 0) {
+        pthread_join(threads[--started], NULL);
     }
     return !work->unwritable;
 }
 
 static bool run_row(struct pack *pack, size_t index, const struct run_request *request,
                     attn_error *why) {
-    const struct json_value *row = &json_at(pack->plan, "rows")->as.list.items[index];
-    const struct json_value *absent = json_at(row, "absent");
+    const struct json_value *row = json_item(json_at(pack->plan, "rows"), index);
     size_t count = 0;
-    if (absent == NULL || absent->kind != JSON_NULL) {
+    if (json_text_at(row, "absent") != NULL) {
         return true;
     }
     size_t *slots = find_slots(pack, index, &request->part, &count, why);
