@@ -24,14 +24,13 @@ TEST(shipped_variants_are_in_the_space) {
     attn_variant v = {.size = sizeof v};
     int count = 0;
     for (int32_t i = 0; attn_variant_get(NULL, i, &v, NULL) == ATTN_OK; i++) {
-        struct family family = {.head_dim = v.head_dim_max};
+        const struct family family = {
+            .name = v.family, .kernel = v.family, .head_dim = v.head_dim_max};
         struct knobs knobs = {{v.block_q, v.block_kv, v.warps, v.stages}};
         char name[EVOLVE_NAME];
         if (strcmp(v.device, "cuda") != 0) {
             continue;
         }
-        snprintf(family.name, sizeof family.name, "%s", v.family);
-        snprintf(family.kernel, sizeof family.kernel, "%s", v.family);
         knobs_settle(&family, &knobs);
         CHECK_STR(knobs_name(&family, (attn_dtype)__builtin_ctz(v.dtypes), &knobs, name), v.name);
         for (int k = 0; k < KNOB_COUNT; k++) {
@@ -171,8 +170,8 @@ static char *run_search(struct search *s, uint64_t seed, int candidates, struct 
     FILE *steps = open_memstream(&text, &bytes);
     CHECK(shape_parse("1,1,128,64", ATTN_FP16, &targets.problems[0], &why));
     search_begin(s, &options, &targets);
-    for (struct step step = search_next(s); steps != NULL && step.kind != STEP_END;
-         step = search_next(s)) {
+    for (struct step step = search_next(s, 0); steps != NULL && step.kind != STEP_END;
+         step = search_next(s, 0)) {
         struct json json = json_begin(steps);
         search_step_json(s, &step, NULL, &json);
         struct json_value *result = answer(w, &step);

@@ -86,9 +86,7 @@ void board_json(const struct search *s, const struct journal *journal, struct js
     const int ranks = search_ranking(s, ranked, BOARD_MOST);
     json_text(json, "schema", "attest-leaderboard/2");
     json_open(json, "config", '{');
-    for (size_t i = 0; i < journal->config->as.list.count; i++) {
-        json_value_json(json, json_item(journal->config, i));
-    }
+    members_json(json, journal->config);
     json_close(json);
     shapes_json(json, "targets", &s->targets);
     json_real(json, "seconds", s->spent);

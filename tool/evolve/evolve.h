@@ -9,9 +9,8 @@
  *     journal.c   what happened: one file, a unit for each step
  *     facts.c     the device, the baselines, the shipped variants, the held-out shapes
  *     source.c    what a source and its PTX must not contain
- *     build.c     nvcc, ptxas, the machine code        } in a child process
- *     gates.c     a candidate through its gates        } for each candidate
- *     pair.c      candidate and baseline interleaved   }
+ *     gates.c     a candidate through its gates        } in a child process
+ *     pair.c      candidate and baseline interleaved   } for each candidate
  *     propose.c   an external program that proposes
  *     board.c     the leaderboard
  *     promote.c   a line of tuned.def
@@ -35,13 +34,8 @@
 #include "base/sha256.h"
 #include "base/stats.h"
 
-enum {
-    EVOLVE_NAME = 128,
-    EVOLVE_SHAPES = 16,
-    EVOLVE_FAMILIES = 16,
-    EVOLVE_SHIPPED = 64,
-    EVOLVE_PATH = 4096
-};
+enum { EVOLVE_SHAPES = 16, EVOLVE_FAMILIES = 16, EVOLVE_SHIPPED = 64 }; /* at most */
+enum { EVOLVE_NAME = 128, EVOLVE_PATH = 4096 };
 
 /* ---- shapes and knobs (space.c) -------------------------------------------------------------- */
 
@@ -69,13 +63,13 @@ struct knobs {
     int value[KNOB_COUNT]; /* 0: the family has no such knob */
 };
 
-/* A kernel for one head dimension, whose knobs are searched. */
+/* A kernel for one head dimension, whose knobs are searched. The texts are the journal's. */
 struct family {
-    char name[64];          /* "fwd_mma", "cpu_tile_neon" */
-    char kernel[32];        /* attn_variant's family */
-    char arch[32];          /* the oldest GPU; the instruction set */
-    char base[EVOLVE_NAME]; /* a shipped variant of it: what it is but for the knobs */
-    int head_dim;           /* of the tile; 0 on CPUs */
+    const char *name;   /* "fwd_mma", "cpu_tile_neon" */
+    const char *kernel; /* attn_variant's family */
+    const char *arch;   /* the oldest GPU; the instruction set */
+    const char *base;   /* a shipped variant of it: what it is but for the knobs */
+    int head_dim;       /* of the tile; 0 on CPUs */
 };
 
 /* The values of a knob, ascending; returns how many: 0 where it is none, or follows from others. */
@@ -92,6 +86,7 @@ bool knobs_read(const struct json_value *object, const struct family *family, st
 
 #define EVOLVE_SCHEMA "attest-journal/2"
 
+void members_json(struct json *json, const struct json_value *object); /* of NULL: none */
 bool write_memo(const char *path, struct memo *memo, attn_error *why); /* ends it */
 
 struct journal {
@@ -111,16 +106,11 @@ void journal_hash(const struct journal *journal, char hash[SHA256_TEXT]);
 
 /* ---- the search (search.c) ------------------------------------------------------------------- */
 
-/* Changes with anything that makes other steps of the same seed and results. A journal is replayed
- * by the search that made it. */
+/* Changes with what makes other steps of the same seed and results: no other replays a journal. */
 enum { EVOLVE_SEARCH = 2 };
 
-enum candidate_state {
-    CANDIDATE_NEW,
-    CANDIDATE_REJECTED,
-    CANDIDATE_FIT, /* passed its gates on a device without a clock */
-    CANDIDATE_TIMED
-};
+/* FIT: it passed its gates on a device without a clock. */
+enum candidate_state { CANDIDATE_NEW, CANDIDATE_REJECTED, CANDIDATE_FIT, CANDIDATE_TIMED };
 
 struct candidate {
     int number, family, generation;
@@ -159,7 +149,7 @@ struct search {
     struct shapes targets, held_out;
     struct family families[EVOLVE_FAMILIES];
     int family_count;
-    char device[96], arch[96];            /* as attn_device has them */
+    const char *device, *arch;            /* as attn_device has them */
     int units;                            /* SMs, threads */
     struct knobs shipped[EVOLVE_SHIPPED]; /* to begin with */
     int shipped_family[EVOLVE_SHIPPED], shipped_count;
@@ -181,15 +171,14 @@ struct search {
 void search_begin(struct search *search, const struct search_options *options,
                   const struct shapes *targets);
 void search_free(struct search *search);
-struct step search_next(struct search *search);
-/* Those that do not depend on one another's results, from the next one on; how many there are. */
-int search_pending(struct search *search, int index, struct step *step);
+/* How many steps do not depend on one another's results; the index-th of them. */
+int search_pending(const struct search *search);
+struct step search_next(const struct search *search, int index);
 /* The step of a candidate, when its turn comes. */
 struct step search_step(const struct search *search, enum step_kind kind, int number);
 void search_step_json(const struct search *search, const struct step *step, const char *key,
                       struct json *json);
-/* Takes a result, which must live as long as the search. False and the reason: it is none of that
- * step. */
+/* Takes a result, which must live as long as the search. False and why it is none of that step. */
 bool search_take(struct search *search, const struct step *step, const struct json_value *result,
                  double seconds, attn_error *why);
 /* Timed ones, best first, by the lower end of the interval; returns how many. */
@@ -225,7 +214,7 @@ bool evolve_loop(const struct evolve *evolve, struct journal *journal, struct se
 bool evolve_step(const struct evolve *evolve, struct journal *journal, struct search *search,
                  int64_t index, bool *absent, attn_error *why);
 
-/* ---- in a child (facts.c, source.c, build.c, gates.c, pair.c) -------------------------------- */
+/* ---- in a child (facts.c, source.c, gates.c, pair.c) -------------------------------- */
 
 /* What a child works on; it is forked, so that it has all of it. */
 struct task {
@@ -252,30 +241,17 @@ bool source_allowed(const char *tree, const char *text, attn_error *why);
 /* PTX: one kernel, called `entry`; no timer, no memory that outlives a launch, nothing external. */
 bool ptx_allowed(const char *ptx, const char *entry, attn_error *why);
 
-/* Why a candidate is rejected: by which gate, in a sentence. */
-struct rejection {
-    char gate[24];
+/* The gate that a candidate is at, and why it fails there: at "broken" by no fault of its own. */
+struct passage {
+    const char *gate;
     attn_error why;
 };
-bool reject(struct rejection *rejection, const char *gate, const char *why); /* false */
-
-struct built {
-    char machine[SHA256_TEXT];
-    char *ptx, *cubin;
-    size_t ptx_bytes, cubin_bytes;
-    int64_t registers, shared;
-};
-/* Compiles into the task's folder and inspects the machine code of the variant. */
-bool build_candidate(const struct task *task, const attn_variant *variant, struct built *built,
-                     struct rejection *rejection);
-/* Reads again what another child has built there. */
-bool build_load(const struct task *task, struct built *built, attn_error *why);
-void built_free(struct built *built);
+bool at_gate(struct passage *passage, const char *gate); /* true */
 
 /* Candidate and baseline interleaved, rounds of four samples; samples go to the open JSON list. */
 struct runner;
 bool pair_time(const struct task *task, const struct runner *runner, struct json *json,
-               struct rejection *rejection);
+               struct passage *passage);
 
 /* ---- around the search (propose.c, board.c, promote.c) --------------------------------------- */
 

@@ -123,8 +123,7 @@ static bool is_among(const struct shapes *shapes, const attn_problem *p) {
     return found;
 }
 
-/* Held out is what a new choice for the targets would take over: as many rows at most, and today
- * the baseline of one of them. */
+/* What a new choice for the targets would take over: no more rows, and one of their baselines. */
 static void hold_out(struct finding *f, const attn_problem *problem) {
     const struct shapes *targets = &f->found.targets;
     struct shapes *held = &f->found.held_out;
@@ -214,15 +213,15 @@ bool facts_find(const struct task *task, attn_context *context, struct json *jso
 static bool read_shipped(struct search *s, const struct json_value *list, attn_error *why) {
     for (size_t i = 0; i < json_count_of(list); i++) {
         const struct json_value *one = json_item(list, i);
-        int place = search_family(s, json_text_or(one, "name", ""));
+        const char *name = json_text_or(one, "name", "");
+        int place = search_family(s, name);
         if (place < 0 && s->family_count < EVOLVE_FAMILIES) {
             place = s->family_count++;
-            struct family *family = &s->families[place];
-            snprintf(family->name, sizeof family->name, "%s", json_text_or(one, "name", ""));
-            snprintf(family->kernel, sizeof family->kernel, "%s", json_text_or(one, "kernel", ""));
-            snprintf(family->arch, sizeof family->arch, "%s", json_text_or(one, "arch", ""));
-            snprintf(family->base, sizeof family->base, "%s", json_text_or(one, "variant", ""));
-            family->head_dim = (int)json_int_at(one, "head_dim", 0);
+            s->families[place] = (struct family){.name = name,
+                                                 .kernel = json_text_or(one, "kernel", ""),
+                                                 .arch = json_text_or(one, "arch", ""),
+                                                 .base = json_text_or(one, "variant", ""),
+                                                 .head_dim = (int)json_int_at(one, "head_dim", 0)};
         }
         if (place < 0 || !json_true_at(one, "start") || s->shipped_count == EVOLVE_SHIPPED) {
             continue;
@@ -238,12 +237,12 @@ static bool read_shipped(struct search *s, const struct json_value *list, attn_e
 
 bool facts_read(struct search *s, const struct json_value *facts, attn_error *why) {
     const struct json_value *device = json_at(facts, "device");
-    s->units = (int)json_int_at(device, "units", 1);
-    s->units = s->units > 0 ? s->units : 1;
-    snprintf(s->device, sizeof s->device, "%s", json_text_or(device, "name", ""));
-    snprintf(s->arch, sizeof s->arch, "%s", json_text_or(device, "arch", ""));
+    const int64_t units = json_int_at(device, "units", 1);
     const int count = s->targets.count;
     const attn_dtype dtype = s->targets.problems[0].dtype;
+    s->units = units > 0 ? (int)units : 1;
+    s->device = json_text_or(device, "name", "");
+    s->arch = json_text_or(device, "arch", "");
     return read_shipped(s, json_at(facts, "shipped"), why) &&
            shapes_read(json_at(facts, "targets"), dtype, &s->targets, why) &&
            shapes_read(json_at(facts, "held_out"), dtype, &s->held_out, why) &&

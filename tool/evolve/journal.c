@@ -25,6 +25,12 @@ enum { INNER_PATH = EVOLVE_PATH + 96 };
 
 /* ---- JSON and files -------------------------------------------------------------------------- */
 
+void members_json(struct json *json, const struct json_value *object) {
+    for (size_t i = 0; object != NULL && i < object->as.list.count; i++) {
+        json_value_json(json, json_item(object, i));
+    }
+}
+
 bool write_memo(const char *path, struct memo *memo, attn_error *why) {
     size_t bytes = 0;
     char *text = memo_text(memo, &bytes, why);

@@ -24,8 +24,7 @@ enum { SAMPLES_CPU = 8 };               /* at most, and */
 static const double SAMPLE_CPU = 4e-3;  /* seconds for them; on a GPU one graph is a sample */
 static const double CHECK_BUDGET = 5e7; /* operations of the reference for a set */
 static const double LOOSE = 8.0; /* how many times the rule's error two kernels may be apart */
-/* One that was never faster than half of the baseline in so many rounds of its first timing is not
- * timed any longer. */
+/* One that was not once faster than half of the baseline in so many rounds is timed no longer. */
 enum { HOPELESS_ROUNDS = 3 };
 static const double HOPELESS = 0.5;
 
@@ -92,17 +91,14 @@ static bool agrees(const struct pair *p, double allowed, attn_error *why) {
     return true;
 }
 
-/* False with `broken`: it is not the candidate that failed. */
-static bool check_set(struct pair *p, int set, bool *broken, attn_error *why) {
+static bool check_set(struct pair *p, int set, struct passage *passage) {
     struct side *baseline = &p->sides[BASELINE], *candidate = &p->sides[CANDIDATE];
+    attn_error *why = &passage->why;
     struct verdict verdict;
-    *broken = true;
-    if (!sets_make(&baseline->sets, set, why) || !sets_make(&candidate->sets, set, why) ||
-        !compute(baseline, set, why) || (set == 0 && !compare(p, baseline, set, &verdict, why))) {
-        return false;
-    }
-    *broken = false;
-    return compute(candidate, set, why) && compare(p, candidate, set, &verdict, why) &&
+    return at_gate(passage, "broken") && sets_make(&baseline->sets, set, why) &&
+           sets_make(&candidate->sets, set, why) && compute(baseline, set, why) &&
+           (set > 0 || compare(p, baseline, set, &verdict, why)) && at_gate(passage, "timing") &&
+           compute(candidate, set, why) && compare(p, candidate, set, &verdict, why) &&
            agrees(p, verdict.most_allowed, why);
 }
 
@@ -214,20 +210,16 @@ static bool open_timer(struct pair *p, struct side *side, attn_error *why) {
 }
 
 static bool run_pair(struct pair *p, const struct runner *runner, const char *baseline,
-                     struct json *json, bool *broken, attn_error *why) {
-    *broken = true;
-    if (!cache_open(&p->cache, runner, why) ||
-        !open_side(p, &p->sides[BASELINE], runner, baseline, why) ||
-        !open_side(p, &p->sides[CANDIDATE], runner, p->task->name, why)) {
-        return false;
+                     struct json *json, struct passage *passage) {
+    attn_error *why = &passage->why;
+    bool good = at_gate(passage, "broken") && cache_open(&p->cache, runner, why) &&
+                open_side(p, &p->sides[BASELINE], runner, baseline, why) &&
+                open_side(p, &p->sides[CANDIDATE], runner, p->task->name, why);
+    for (int i = 0; good && i < p->sides[0].sets.count; i++) {
+        good = check_set(p, i, passage);
     }
-    for (int i = 0; i < p->sides[0].sets.count; i++) {
-        if (!check_set(p, i, broken, why)) {
-            return false;
-        }
-    }
-    return open_timer(p, &p->sides[BASELINE], why) && open_timer(p, &p->sides[CANDIDATE], why) &&
-           time_rounds(p, json, why);
+    return good && open_timer(p, &p->sides[BASELINE], why) &&
+           open_timer(p, &p->sides[CANDIDATE], why) && time_rounds(p, json, why);
 }
 
 static void close_pair(struct pair *p) {
@@ -246,23 +238,22 @@ static void close_pair(struct pair *p) {
 }
 
 bool pair_time(const struct task *task, const struct runner *runner, struct json *json,
-               struct rejection *rejection) {
+               struct passage *passage) {
     const bool held = task->step.kind == STEP_HELD_OUT;
     const struct shapes *shapes = held ? &task->search->held_out : &task->search->targets;
-    for (int i = 0; i < shapes->count; i++) {
+    bool good = true;
+    for (int i = 0; good && i < shapes->count; i++) {
         struct pair p = {.task = task,
                          .problem = shapes->problems[i],
                          .state = task->step.seed * 31 + (uint64_t)i};
-        attn_error why = {""};
-        char shape[96], text[sizeof why.text];
-        bool broken = true;
-        const bool good = run_pair(&p, runner, shapes->baselines[i], json, &broken, &why);
+        good = run_pair(&p, runner, shapes->baselines[i], json, passage);
         close_pair(&p);
         if (!good) {
-            snprintf(text, sizeof text, "%s: %.280s",
-                     shape_text(&shapes->problems[i], shape, sizeof shape), why.text);
-            return reject(rejection, broken ? "broken" : "timing", text);
+            const attn_error cause = passage->why;
+            char shape[96];
+            explain(&passage->why, "%s: %.280s",
+                    shape_text(&shapes->problems[i], shape, sizeof shape), cause.text);
         }
     }
-    return true;
+    return good;
 }

@@ -162,21 +162,22 @@ static bool is_declared(const struct search *s, const char *tree, attn_error *wh
     return good;
 }
 
-/* Whether it is the line TUNED(family, arch, dim, causal, queries, rows, keys, ...) that chose
- * `variant` for the problem today. */
+/* Whether the line, TUNED(...), is the one that chose `variant` for the problem today. */
 static bool chose(const char *line, const char *variant, const attn_problem *p, int units) {
-    char family[32], arch[16], name[EVOLVE_NAME];
-    int dim = 0, causal = 0, queries = 0, rows = 0, keys = 0; /* the class */
-    int bq = 0, bkv = 0, warps = 0, stages = 0;
-    if (sscanf(line, "TUNED(%31[a-z0-9_], %15[a-z0-9_], %d, %d, %d, %d, %d, %d, %d, %d, %d", family,
-               arch, &dim, &causal, &queries, &rows, &keys, &bq, &bkv, &warps, &stages) != 11) {
+    char kernel[32], name[EVOLVE_NAME];
+    struct family family = {.name = kernel};
+    int causal = 0, queries = 0, rows = 0, keys = 0; /* the class */
+    struct knobs knobs;
+    int *v = knobs.value, *bq = &v[KNOB_BLOCK_Q];
+    if (sscanf(line, "TUNED(%31[a-z0-9_], %*15[a-z0-9_], %d, %d, %d, %d, %d, %d, %d, %d, %d",
+               kernel, &family.head_dim, &causal, &queries, &rows, &keys, bq, &v[KNOB_BLOCK_KV],
+               &v[KNOB_WARPS], &v[KNOB_STAGES]) != 10) {
         return false;
     }
-    snprintf(name, sizeof name, "%s_%s_d%d_%dx%d_w%d_s%d", family, DTYPE_NAMES[p->dtype], dim, bq,
-             bkv, warps, stages);
+    knobs_name(&family, p->dtype, &knobs, name);
     const double most = (double)abs(rows) * units; /* below 0 it counts CTAs */
     const double all =
-        rows < 0 ? (double)(p->batch * p->heads_q) * ceil((double)p->seq_q / bq) : shape_rows(p);
+        rows < 0 ? (double)(p->batch * p->heads_q) * ceil((double)p->seq_q / *bq) : shape_rows(p);
     return strcmp(name, variant) == 0 &&
            (causal < 0 || causal == (p->causal != ATTN_CAUSAL_NONE)) &&
            (queries == 0 || p->seq_q <= queries) && (rows == 0 || all <= most) &&
@@ -199,25 +200,21 @@ static size_t place_in(const struct search *s, const char *text) {
 
 bool promote_write(const struct search *s, const struct journal *journal, const char *tree,
                    attn_error *why) {
-    char line[256], path[EVOLVE_PATH];
-    char hash[SHA256_TEXT];
+    char line[256], path[EVOLVE_PATH], hash[SHA256_TEXT];
     journal_hash(journal, hash);
     if (!promote_line(s, hash, line, sizeof line, why) || !is_declared(s, tree, why)) {
         return false;
     }
-    char *text = read_def(tree, "tuned.def", path, why), *changed = NULL;
-    if (text == NULL) {
-        return false;
+    char *text = read_def(tree, "tuned.def", path, why);
+    struct output output;
+    bool good = text != NULL &&
+                (strstr(text, line) == NULL || explain(why, "%s has that line already", path));
+    if (good) {
+        const size_t place = place_in(s, text);
+        good = output_open(&output, path, why) &&
+               fprintf(output.file, "%.*s%s\n%s", (int)place, text, line, text + place) > 0;
+        good = output_end(&output, path, good, why);
     }
-    if (strstr(text, line) != NULL) {
-        free(text);
-        return explain(why, "%s has that line already", path);
-    }
-    const size_t place = place_in(s, text);
-    must(asprintf(&changed, "%.*s%s\n%s", (int)place, text, line, text + place) > 0 ? changed
-                                                                                    : NULL);
-    const bool good = output_write(path, changed, strlen(changed), why);
-    free(changed);
     free(text);
     return good;
 }

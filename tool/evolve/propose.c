@@ -66,13 +66,12 @@ static void proposals_json(const struct search *s, const struct json_value *list
     json_close(json);
 }
 
-/* The command with request and answer as its standard input and output, within 8 GiB of addresses;
- * NULL: it failed, and why. */
-static struct json_value *run_proposer(const char *command, const char *folder, attn_error *why) {
+/* Request and answer are its input and output, in 8 GiB of addresses. NULL: it failed, and why. */
+static struct json_value *run_proposer(const char *command, const char *folder, const char *request,
+                                       attn_error *why) {
     static const char script[] = "ulimit -v 8388608; exec sh -c \"$3\" <\"$1\" >\"$2\"";
-    char request[FILE_PATH], answer[FILE_PATH], log[FILE_PATH], how[64];
+    char answer[FILE_PATH], log[FILE_PATH], how[64];
     struct child child;
-    snprintf(request, sizeof request, "%s/request.json", folder);
     snprintf(answer, sizeof answer, "%s/answer.json", folder);
     snprintf(log, sizeof log, "%s/log", folder);
     const char *const argv[] = {"/bin/sh", "-c", script, "sh", request, answer, command, NULL};
@@ -100,7 +99,7 @@ bool propose(const struct evolve *e, const struct journal *journal, const struct
     if (!write_request(e, journal, s, request, why)) {
         return false;
     }
-    struct json_value *answer = run_proposer(e->proposer, folder, &fault);
+    struct json_value *answer = run_proposer(e->proposer, folder, request, &fault);
     json_text(json, "fault", answer == NULL ? fault.text : NULL);
     proposals_json(s, json_at(answer, "proposals"), json);
     json_free(answer);

@@ -96,13 +96,9 @@ static struct json_value *ask(int (*gate)(void *), struct task *task, double lim
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-static bool passed(const struct json_value *answer) {
-    return strcmp(json_text_or(answer, "verdict", ""), "passed") == 0;
-}
-
 /* What the candidate is not to blame for ends the run; the journal can be resumed. */
 static bool is_broken(struct loop *l, const struct json_value *answer, attn_error *why) {
-    const char *gate = passed(answer) ? "" : json_text_or(answer, "gate", "");
+    const char *gate = json_text_or(answer, "gate", "");
     l->absent = strcmp(gate, "absent") == 0;
     if (l->absent || strcmp(gate, "broken") == 0) {
         explain(why, "%s", json_text_or(answer, "reason", ""));
@@ -111,21 +107,16 @@ static bool is_broken(struct loop *l, const struct json_value *answer, attn_erro
     return false;
 }
 
-/* Whether the candidate goes on; all of the answer is copied, but for the verdict of one that does.
- * Without an answer the child died. */
+/* Copies the answer; whether the candidate goes on. Without an answer the child died. */
 static bool goes_on(const struct json_value *answer, const char *died, struct json *json) {
-    for (size_t i = 0; answer != NULL && i < answer->as.list.count; i++) {
-        const struct json_value *item = json_item(answer, i);
-        if (!passed(answer) || strcmp(item->key, "verdict") != 0) {
-            json_value_json(json, item);
-        }
-    }
     if (answer == NULL) {
         json_text(json, "verdict", "rejected");
         json_text(json, "gate", "process");
         json_text(json, "reason", died);
+        return false;
     }
-    return passed(answer);
+    members_json(json, answer);
+    return json_at(answer, "gate") == NULL;
 }
 
 /* One child, unless it has `answered` before; *on: the candidate goes on. */
@@ -175,18 +166,16 @@ static int build_all(void *argument) {
     return EXIT_DONE;
 }
 
-/* Compilers and the virtual GPU need no device: those of a whole generation run side by side before
- * its first candidate gets there. */
+/* Compilers and the virtual GPU need no device: those of a whole generation run side by side. */
 static bool build_generation(struct loop *l, attn_error *why) {
     char folder[EVOLVE_PATH], log[FILE_PATH];
     struct child child;
     const int count = l->search->count - l->search->next;
     l->built = l->search->count;
-    if (!work_folder(l, "builds", false, folder, why)) {
-        return false;
-    }
+    const bool good = work_folder(l, "builds", false, folder, why);
     snprintf(log, sizeof log, "%s/log", folder);
-    return child_call(build_all, l, log, l->evolve->limit * (1.0 + 0.25 * count), &child, why);
+    return good &&
+           child_call(build_all, l, log, l->evolve->limit * (1.0 + 0.25 * count), &child, why);
 }
 
 /* Build, then the device: parity (unless it is a later timing) and the clock. */
@@ -230,9 +219,7 @@ static bool do_facts(struct loop *l, const struct step *step, struct json *json,
         l->absent = !good;
         json_text(json, "toolchain", version);
     }
-    if (good) {
-        goes_on(answer, "", json);
-    }
+    members_json(json, answer);
     json_free(answer);
     return good;
 }
@@ -305,9 +292,7 @@ static void put_words(const void *user, size_t task, struct job_words *words) {
     const struct evolve *e = l->evolve;
     snprintf(words->texts[0], JOB_TEXT, "%zu", task);
     snprintf(words->texts[1], JOB_TEXT, "%.0f", e->limit);
-    const char *const first[] = {"evolve", "--resume"};
-    memcpy(words->items, first, sizeof first);
-    words->count = sizeof first / sizeof *first;
+    job_add(words, "evolve", "--resume");
     job_add(words, "--step", words->texts[0]);
     job_add(words, "--out", l->journal->path);
     job_add(words, "--tree", e->tree);
@@ -317,12 +302,10 @@ static void put_words(const void *user, size_t task, struct job_words *words) {
 
 static bool steps_left(const void *user, size_t *left, attn_error *why) {
     const struct loop *l = user;
-    struct step step;
     char path[FILE_PATH];
-    const int count = search_pending(l->search, 0, &step);
     (void)why;
-    for (int i = 0; i < count; i++) {
-        search_pending(l->search, i, &step);
+    for (int i = 0; i < search_pending(l->search); i++) {
+        const struct step step = search_next(l->search, i);
         step_path(l->journal, &step, path);
         left[i] = access(path, F_OK) != 0;
     }
@@ -332,18 +315,14 @@ static bool steps_left(const void *user, size_t *left, attn_error *why) {
 /* The unit that a worker made of the step; all steps that can be done with it are. */
 static bool fetch_unit(const struct loop *l, const struct step *step, struct json *json,
                        attn_error *why) {
-    struct step ignored;
     char path[FILE_PATH];
     attn_error lost = {""};
-    step_path(l->journal, step, path);
     const struct job_terms terms = {.label = STEP_NAMES[step->kind],
-                                    .tasks = (size_t)search_pending(l->search, 0, &ignored),
+                                    .tasks = (size_t)search_pending(l->search),
                                     .words = put_words,
                                     .left = steps_left,
                                     .user = l};
-    if (terms.tasks > JOB_TASKS_MOST) {
-        return explain(why, "%zu steps at a time, at most %d", terms.tasks, (int)JOB_TASKS_MOST);
-    }
+    step_path(l->journal, step, path);
     if (access(path, F_OK) != 0 && !jobs_run(l->evolve->jobs, &terms, &lost, why)) {
         return false;
     }
@@ -352,9 +331,7 @@ static bool fetch_unit(const struct loop *l, const struct step *step, struct jso
     }
     struct json_value *unit = json_load(path, why);
     const bool good = unit != NULL && is_unit_of(step, unit, l->journal->count, why);
-    for (size_t i = 0; good && i < unit->as.list.count; i++) {
-        json_value_json(json, json_item(unit, i));
-    }
+    members_json(json, good ? unit : NULL);
     json_free(unit);
     return good;
 }
@@ -380,17 +357,16 @@ static bool make_unit(struct loop *l, const struct step *step, struct memo *memo
 bool evolve_step(const struct evolve *evolve, struct journal *journal, struct search *search,
                  int64_t index, bool *absent, attn_error *why) {
     struct loop l = {.evolve = evolve, .journal = journal, .search = search};
-    struct step step;
     struct memo memo;
     char path[FILE_PATH], folder[EVOLVE_PATH];
     if (!evolve_loop(evolve, journal, search, false, absent, why)) {
         return false;
     }
-    const int count = search_pending(search, 0, &step);
-    if (index >= count || step.kind == STEP_PROPOSAL) {
-        return explain(why, "--step %lld: there are %d now", (long long)index, count);
+    if (index >= search_pending(search) || search->phase == STEP_PROPOSAL) {
+        return explain(why, "--step %lld: there are %d now", (long long)index,
+                       search_pending(search));
     }
-    search_pending(search, (int)index, &step);
+    const struct step step = search_next(search, (int)index);
     step_path(journal, &step, path);
     const bool good = work_folder(&l, "worker", true, folder, why) &&
                       make_unit(&l, &step, &memo, why) && write_memo(path, &memo, why);
@@ -406,8 +382,8 @@ bool evolve_loop(const struct evolve *evolve, struct journal *journal, struct se
     char scratch[FILE_PATH];
     size_t number = 0;
     bool good = true;
-    for (struct step step = search_next(search); good && step.kind != STEP_END;
-         step = search_next(search)) {
+    for (struct step step = search_next(search, 0); good && step.kind != STEP_END;
+         step = search_next(search, 0)) {
         if (number == journal->count && !execute) {
             return true;
         }

@@ -43,11 +43,10 @@ struct interval ratio_of(const struct json_value *timings, int shape) {
                                         ? json_at(json_item(timings, (size_t)shape), "ratios")
                                         : NULL;
     const size_t count = json_count_of(list);
-    double *values = count > 0 ? malloc(count * sizeof *values) : NULL;
-    if (list == NULL || values == NULL) {
-        free(values);
+    if (count == 0) {
         return (struct interval){(double)NAN, (double)NAN, (double)NAN};
     }
+    double *values = must(malloc(count * sizeof *values));
     for (size_t i = 0; i < count; i++) {
         values[i] = json_number_of(json_item(list, i));
     }
@@ -113,14 +112,14 @@ static uint64_t random_state(const struct search *s, uint64_t salt) {
 /* ---- candidates ------------------------------------------------------------------------------ */
 
 /* Adds it unless it is known; one with a source of its own always. */
-static struct candidate *offer(struct search *s, int family, struct knobs knobs, const char *source,
-                               const char *why) {
+static void offer(struct search *s, int family, struct knobs knobs, const char *source,
+                  const char *why, double predicted) {
     char name[EVOLVE_NAME];
     knobs_settle(&s->families[family], &knobs);
     knobs_name(&s->families[family], s->targets.problems[0].dtype, &knobs, name);
     for (int i = 0; i < s->count && source == NULL; i++) {
         if (strcmp(s->candidates[i]->name, name) == 0 && s->candidates[i]->source == NULL) {
-            return NULL;
+            return;
         }
     }
     struct candidate *c = must(calloc(1, sizeof *c));
@@ -130,12 +129,11 @@ static struct candidate *offer(struct search *s, int family, struct knobs knobs,
                             .generation = s->generation,
                             .knobs = knobs,
                             .source = source,
-                            .predicted = (double)NAN,
+                            .predicted = predicted,
                             .score = {(double)NAN, (double)NAN, (double)NAN}};
     memcpy(c->name, name, sizeof name);
     snprintf(c->why, sizeof c->why, "%s", why);
     s->candidates[s->count++] = c;
-    return c;
 }
 
 static int draw(uint64_t *state, int count) {
@@ -150,7 +148,7 @@ static void offer_random(struct search *s, uint64_t *state) {
         const int count = knob_values(&s->families[family], (enum knob)k, &list);
         knobs.value[k] = count > 0 ? list[draw(state, count)] : 0;
     }
-    offer(s, family, knobs, NULL, "random");
+    offer(s, family, knobs, NULL, "random", (double)NAN);
 }
 
 /* One knob, or two, to the next value up or down. */
@@ -172,7 +170,7 @@ static void offer_neighbour(struct search *s, const struct candidate *parent, ui
         used += (size_t)snprintf(why + used, sizeof why - used, " %s %d -> %d", KNOB_NAMES[k],
                                  before, knobs.value[k]);
     }
-    offer(s, parent->family, knobs, NULL, why);
+    offer(s, parent->family, knobs, NULL, why, (double)NAN);
 }
 
 /* What a proposer wants, each of which was looked at when it was recorded. */
@@ -185,13 +183,10 @@ static void offer_proposals(struct search *s) {
         attn_error why;
         char text[256];
         snprintf(text, sizeof text, "proposed: %.200s", json_text_or(p, "hypothesis", ""));
-        struct candidate *c =
-            family >= 0 && json_text_at(p, "refused") == NULL &&
-                    knobs_read(json_at(p, "knobs"), &s->families[family], &knobs, &why)
-                ? offer(s, family, knobs, json_text_at(p, "source"), text)
-                : NULL;
-        if (c != NULL) {
-            c->predicted = json_number_at(p, "predicted");
+        if (family >= 0 && json_text_at(p, "refused") == NULL &&
+            knobs_read(json_at(p, "knobs"), &s->families[family], &knobs, &why)) {
+            offer(s, family, knobs, json_text_at(p, "source"), text,
+                  json_number_at(p, "predicted"));
         }
     }
 }
@@ -207,7 +202,7 @@ static void fill_generation(struct search *s) {
     const int count = search_ranking(s, elites, ELITES);
     for (int i = 0; s->generation == 0 && i < s->shipped_count && !is_full(s, RANKED); i++) {
         offer(s, s->shipped_family[i], s->shipped[i], s->options.judged,
-              s->options.judged != NULL ? "judged" : "shipped");
+              s->options.judged != NULL ? "judged" : "shipped", (double)NAN);
     }
     offer_proposals(s);
     const int wanted = POPULATION + (s->generation == 0 ? s->shipped_count / 2 : 0);
@@ -286,28 +281,23 @@ struct step search_step(const struct search *s, enum step_kind kind, int number)
                          .seed = rng_next(&state) >> 11}; /* what a double holds */
 }
 
-struct step search_next(struct search *s) {
+int search_pending(const struct search *s) {
+    return s->phase == STEP_CANDIDATE ? s->count - s->next
+           : s->phase == STEP_CONFIRM ? s->finalist_count - s->next
+                                      : s->phase != STEP_END;
+}
+
+struct step search_next(const struct search *s, int index) {
+    const int place = s->next + index;
     switch (s->phase) {
-    case STEP_CANDIDATE: return search_step(s, s->phase, s->next);
-    case STEP_CONFIRM: return search_step(s, s->phase, s->finalists[s->next]);
+    case STEP_CANDIDATE: return search_step(s, s->phase, place);
+    case STEP_CONFIRM: return search_step(s, s->phase, s->finalists[place]);
     case STEP_HELD_OUT: return search_step(s, s->phase, s->winner);
     case STEP_FACTS:
     case STEP_PROPOSAL:
     case STEP_END: break;
     }
     return (struct step){.kind = s->phase};
-}
-
-int search_pending(struct search *s, int index, struct step *step) {
-    const int count = s->phase == STEP_CANDIDATE ? s->count : s->finalist_count;
-    const bool many = s->phase == STEP_CANDIDATE || s->phase == STEP_CONFIRM;
-    if (!many || index == 0) {
-        *step = search_next(s);
-    } else if (index < count - s->next) {
-        const int number = s->next + index;
-        *step = search_step(s, s->phase, s->phase == STEP_CONFIRM ? s->finalists[number] : number);
-    }
-    return many ? count - s->next : s->phase != STEP_END;
 }
 
 void search_step_json(const struct search *s, const struct step *step, const char *key,

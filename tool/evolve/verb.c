@@ -25,12 +25,10 @@ struct request {
     struct evolve evolve;
     struct arg_list shape_texts;
     struct shapes targets;
-    int grid, dtype;
-    bool has_grid, has_dtype;
+    int grid, dtype; /* -1: not given */
     double minutes;
-    int64_t candidates, seed, limit, step;
+    int64_t candidates, seed, limit, step; /* step -1: it is no worker */
     struct jobs jobs;
-    bool has_step;
     const char *out, *leaderboard, *judge;
     bool resume, json, promote;
 };
@@ -61,7 +59,7 @@ static bool take_shapes(struct request *r, attn_error *why) {
         good = shape_parse(text, (attn_dtype)r->dtype, &problem, why) &&
                add_shape(r, &problem, text, why);
     }
-    for (int i = 0; r->has_grid && i < grid_count(r->grid) && good; i++) {
+    for (int i = 0; r->grid >= 0 && i < grid_count(r->grid) && good; i++) {
         grid_problem(r->grid, i, &problem);
         problem.dtype = (attn_dtype)r->dtype;
         good = add_shape(r, &problem, NULL, why);
@@ -153,33 +151,30 @@ static int tell(const struct request *r, const struct search *s, const struct jo
 static int run_journal(struct request *r, struct journal *journal, bool execute) {
     struct search search = {.winner = -1};
     struct search_options options = {.seed = 0};
+    struct evolve *e = &r->evolve;
     attn_error why = {""};
-    int code = EXIT_DONE;
     bool absent = false;
     if (!config_read(journal->config, r, &options, &why)) {
         return complain("evolve: %s: %s", journal->path, why.text);
     }
-    if (options.proposer && execute && !r->has_step && r->evolve.proposer == NULL) {
+    if (options.proposer && execute && !r->evolve.worker && e->proposer == NULL) {
         return complain("evolve: %s: the search had a proposer, expected --proposer",
                         journal->path);
     }
     search_begin(&search, &options, &r->targets);
-    r->evolve.quiet = r->json || !execute || r->has_step;
-    r->evolve.jobs = r->jobs.command != NULL ? &r->jobs : NULL;
-    r->evolve.worker = r->has_step;
-    if (r->has_step) {
-        const bool good = evolve_step(&r->evolve, journal, &search, r->step, &absent, &why);
-        code = good ? EXIT_DONE : complain("evolve: %s", why.text);
-        code = absent ? EXIT_NOT_RUN : code;
-    } else if (evolve_loop(&r->evolve, journal, &search, execute, &absent, &why)) {
-        code = tell(r, &search, journal);
-    } else {
+    e->quiet = r->json || !execute || e->worker;
+    e->jobs = r->jobs.command != NULL ? &r->jobs : NULL;
+    int code = EXIT_DONE;
+    if (e->worker ? !evolve_step(e, journal, &search, r->step, &absent, &why)
+                  : !evolve_loop(e, journal, &search, execute, &absent, &why)) {
         complain("evolve: %s%s",
                  absent     ? "not run: "
                  : !execute ? "the journal is not of this search: "
                             : "",
                  why.text);
         code = absent ? EXIT_NOT_RUN : execute ? EXIT_BAD_INPUT : EXIT_FAILED_CHECK;
+    } else if (!r->evolve.worker) {
+        code = tell(r, &search, journal);
     }
     search_free(&search);
     return code;
@@ -204,14 +199,12 @@ static bool create(struct request *r, struct journal *journal, attn_error *why) 
 static int start(struct request *r) {
     struct journal journal = {.path = ""};
     attn_error why = {""};
-    const bool execute = r->leaderboard == NULL;
+    const bool execute = r->leaderboard == NULL, writes = execute && !r->evolve.worker;
     const bool good = execute && !r->resume
                           ? create(r, &journal, &why)
-                          : journal_open(&journal, execute ? r->out : r->leaderboard,
-                                         execute && !r->has_step, &why);
+                          : journal_open(&journal, execute ? r->out : r->leaderboard, writes, &why);
     const int code = good ? run_journal(r, &journal, execute) : complain("evolve: %s", why.text);
-    if (good && execute && !r->has_step &&
-        journal.count == 0) { /* not even the facts: it never was a search */
+    if (good && writes && journal.count == 0) { /* not even the facts: it never was a search */
         remove_folder(journal.path);
     }
     journal_close(&journal);
@@ -220,34 +213,29 @@ static int start(struct request *r) {
 
 /* ---- the command line ------------------------------------------------------------------------ */
 
-static int check_request(struct request *r) {
+static bool check_request(struct request *r, attn_error *why) {
     const char *device = r->evolve.device;
     const bool cpu = strcmp(device, "cpu") == 0;
-    const bool recorded = r->leaderboard != NULL || r->resume;
-    if (r->leaderboard != NULL && r->resume) {
-        return complain("evolve: --resume and --leaderboard, expected one of them");
-    }
-    if (recorded && (r->shape_texts.count > 0 || r->has_grid)) {
-        return complain("evolve: a journal has its shapes, expected no --shape and no --grid");
-    }
-    if (!cpu && strcmp(device, "vgpu") != 0 && strncmp(device, "cuda", 4) != 0) {
-        return complain("evolve: --device %s, expected cpu, vgpu or cuda[:N]", device);
-    }
-    r->dtype = r->has_dtype ? r->dtype : cpu ? ATTN_FP32 : ATTN_FP16;
-    if (!cpu && r->dtype == ATTN_FP32) {
-        return complain("evolve: --dtype fp32: on a GPU it searches kernels of fp16 and bf16");
-    }
-    if (r->judge != NULL && r->evolve.start == NULL) {
-        return complain("evolve: --judge without --start, the variant in whose place it is judged");
-    }
-    if (r->has_step && (!r->resume || r->jobs.command != NULL)) {
-        return complain("evolve: --step is what --jobs tells its workers");
-    }
-    if (!(r->minutes > 0)) {
-        return complain("evolve: --budget %g, expected more than 0", r->minutes);
-    }
+    r->dtype = r->dtype >= 0 ? r->dtype : cpu ? ATTN_FP32 : ATTN_FP16;
     r->evolve.limit = (double)r->limit;
-    return EXIT_DONE;
+    r->evolve.worker = r->step >= 0;
+    if (r->leaderboard != NULL && r->resume) {
+        explain(why, "--resume and --leaderboard, expected one of them");
+    } else if ((r->leaderboard != NULL || r->resume) &&
+               (r->shape_texts.count > 0 || r->grid >= 0)) {
+        explain(why, "a journal has its shapes, expected no --shape and no --grid");
+    } else if (!cpu && strcmp(device, "vgpu") != 0 && strncmp(device, "cuda", 4) != 0) {
+        explain(why, "--device %s, expected cpu, vgpu or cuda[:N]", device);
+    } else if (!cpu && r->dtype == ATTN_FP32) {
+        explain(why, "--dtype fp32: on a GPU it searches kernels of fp16 and bf16");
+    } else if (r->judge != NULL && r->evolve.start == NULL) {
+        explain(why, "--judge without --start, the variant in whose place it is judged");
+    } else if (r->evolve.worker && (!r->resume || r->jobs.command != NULL)) {
+        explain(why, "--step is what --jobs tells its workers");
+    } else if (!(r->minutes > 0)) {
+        explain(why, "--budget %g, expected more than 0", r->minutes);
+    }
+    return why->text[0] == '\0';
 }
 
 int verb_evolve(int argc, char **argv) {
@@ -255,10 +243,14 @@ int verb_evolve(int argc, char **argv) {
                         .minutes = 10.0,
                         .limit = 90,
                         .seed = 1,
+                        .grid = -1,
+                        .dtype = -1,
+                        .step = -1,
                         .out = "evolve",
                         .jobs = {.workers = 1}};
     struct evolve *e = &r.evolve;
     char out[PATH_MAX], tree[PATH_MAX];
+    attn_error why = {""};
     struct arg what[] = {
         arg_list("--shape", &r.shape_texts, "B,H,S,D[,causal]",
                  "a target, H as H/HKV with grouped heads; may be given again"),
@@ -320,17 +312,12 @@ int verb_evolve(int argc, char **argv) {
                     "  attest evolve --leaderboard journal\n",
         ARG_GROUPS(groups),
     };
-    switch (args_parse(&command, argc, argv)) {
-    case ARGS_HELP: return EXIT_DONE;
-    case ARGS_BAD: return EXIT_BAD_INPUT;
-    case ARGS_RUN: break;
+    const enum args_result parsed = args_parse(&command, argc, argv);
+    if (parsed != ARGS_RUN) {
+        return parsed == ARGS_HELP ? EXIT_DONE : EXIT_BAD_INPUT;
     }
-    r.has_grid = what[1].seen;
-    r.has_dtype = what[2].seen;
-    r.has_step = how[sizeof how / sizeof *how - 1].seen;
-    const int bad = check_request(&r);
-    if (bad != EXIT_DONE) {
-        return bad;
+    if (!check_request(&r, &why)) {
+        return complain("evolve: %s", why.text);
     }
     r.out = absolute_path(r.out, out); /* children have other working directories */
     e->tree = absolute_path(e->tree, tree);

@@ -72,7 +72,8 @@ bool arena_place(const struct arena *arena, const struct sample *s, unsigned tur
         const struct guarded *block = mirror_block(s, i);
         if (block != NULL) {
             placed->at[i] = at;
-            at += (block->body_size + PAGE - 1) / PAGE * PAGE + GAP;
+            placed->gap[i] = at + (block->body_size + PAGE - 1) / PAGE * PAGE;
+            at = placed->gap[i] + GAP;
         }
     }
     placed->end = at;
@@ -84,22 +85,13 @@ bool arena_place(const struct arena *arena, const struct sample *s, unsigned tur
     return placed->end + GAP <= arena->size;
 }
 
-/* The bytes between block i and the next one. */
-static unsigned char *gap_after(const struct arena *arena, const struct placed *placed, int i) {
-    size_t next = placed->end;
-    for (int k = 0; k < MIRROR_BLOCKS; k++) {
-        next = placed->at[k] > placed->at[i] && placed->at[k] < next ? placed->at[k] : next;
-    }
-    return arena->map + next - GAP;
-}
-
 void arena_fill(const struct arena *arena, const struct sample *s, const struct placed *placed) {
     memset(arena->map + placed->begin - PAGE, 0xFF, PAGE);
     for (int i = 0; i < MIRROR_BLOCKS; i++) {
         const struct guarded *block = mirror_block(s, i);
         if (block != NULL) {
             memcpy(arena->map + placed->at[i], block->body, block->body_size);
-            memset(gap_after(arena, placed, i), 0xFF, GAP);
+            memset(arena->map + placed->gap[i], 0xFF, GAP);
         }
     }
 }
@@ -129,7 +121,7 @@ bool arena_differs(const struct arena *arena, const struct sample *s, const stru
 bool arena_release(const struct arena *arena, const struct placed *placed) {
     bool clean = is_poison(arena->map + placed->begin - PAGE, PAGE);
     for (int i = 0; i < MIRROR_BLOCKS; i++) {
-        clean = clean && (placed->at[i] == 0 || is_poison(gap_after(arena, placed, i), GAP));
+        clean = clean && (placed->at[i] == 0 || is_poison(arena->map + placed->gap[i], GAP));
     }
     madvise(arena->map + placed->begin - PAGE, placed->end + GAP - placed->begin, MADV_REMOVE);
     return clean;

@@ -33,6 +33,8 @@ enum { SOCKET_AT = 3, ARENA_AT = 4, STAGE = 64, NOT_STARTED = 127, CPU_TIMES = 1
 #define CAGE_ARCH AUDIT_ARCH_X86_64
 #elif defined __aarch64__
 #define CAGE_ARCH AUDIT_ARCH_AARCH64
+#else
+#define CAGE_ARCH 0 /* no filter is written for it */
 #endif
 
 /* ---- system calls ---------------------------------------------------------------------------- */
@@ -44,10 +46,9 @@ enum { SOCKET_AT = 3, ARENA_AT = 4, STAGE = 64, NOT_STARTED = 127, CPU_TIMES = 1
 #define REFUSE(number)                                                                             \
     BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)(number), 0, 1), ANSWER(SECCOMP_RET_ERRNO | EPERM)
 
-/* False: this machine has no filters. No sockets but those of Unix, which a network namespace or
- * the file system contains; nothing that reads or writes another process. */
-static bool filter_calls(void) {
-#ifdef CAGE_ARCH
+/* No sockets but those of Unix, which a network namespace or the file system contains; nothing that
+ * reads or writes another process. */
+static void filter_calls(void) {
     static struct sock_filter program[] = {
         LOAD(FIELD(arch)),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, CAGE_ARCH, 1, 0),
@@ -70,10 +71,7 @@ static bool filter_calls(void) {
         ANSWER(SECCOMP_RET_ALLOW),
     };
     const struct sock_fprog filter = {sizeof program / sizeof *program, program};
-    return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
-#else
-    return false;
-#endif
+    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter);
 }
 
 /* ---- the child ------------------------------------------------------------------------------- */
@@ -129,7 +127,7 @@ static _Noreturn void become(const struct start *start, bool mapped) {
     limit(RLIMIT_CORE, 0);
     limit(RLIMIT_FSIZE, (rlim_t)1 << 30); /* its log is memory */
     limit(RLIMIT_NOFILE, start->files);
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0) {
+    if (CAGE_ARCH != 0 && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0) {
         filter_calls();
     }
     execv(start->argv[0], (char *const *)(uintptr_t)start->argv);
@@ -137,15 +135,6 @@ static _Noreturn void become(const struct start *start, bool mapped) {
 }
 
 /* ---- the judge's side ------------------------------------------------------------------------ */
-
-/* Whether the kernel filters system calls: asked of it, since the child cannot answer. */
-static bool has_filters(void) {
-#ifdef CAGE_ARCH
-    return prctl(PR_GET_SECCOMP) >= 0;
-#else
-    return false;
-#endif
-}
 
 bool cage_start(struct cage *cage, const char *const argv[], int socket, int arena, int log,
                 const struct cage_limits *limits, attn_error *why) {
@@ -171,10 +160,10 @@ bool cage_start(struct cage *cage, const char *const argv[], int socket, int are
             become(&start, (flags & CLONE_NEWUSER) != 0);
         }
         if (process > 0) {
+            /* of the filter the kernel is asked, since the child cannot answer */
             *cage = (struct cage){.process = process,
-                                  .network = kinds[i] != 0,
-                                  .processes = kinds[i] != 0,
-                                  .filter = has_filters()};
+                                  .apart = kinds[i] != 0,
+                                  .filter = CAGE_ARCH != 0 && prctl(PR_GET_SECCOMP) >= 0};
             return true;
         }
     }
@@ -187,10 +176,10 @@ void cage_end(void) {
 
 const char *cage_text(const struct cage *cage, char *buffer, size_t size) {
     snprintf(buffer, size, "limits of time and memory%s%s%s",
-             cage->network  ? ", no network"
+             cage->apart    ? ", no network"
              : cage->filter ? ", no sockets"
                             : ", WITH network (the system permits no namespace)",
-             cage->processes ? ", sees no other process" : ", WITH the processes of its user",
+             cage->apart ? ", sees no other process" : ", WITH the processes of its user",
              cage->filter ? ", filtered system calls" : "");
     return buffer;
 }

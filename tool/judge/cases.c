@@ -33,7 +33,6 @@ struct visitor {
     bool plain; /* unused keys are numbers */
     enum judged trouble;
     bool changed; /* other bits for the same inputs */
-    bool lost;    /* the process ended */
 };
 
 /* ---- inputs ---------------------------------------------------------------------------------- */
@@ -143,19 +142,9 @@ static enum run_result trouble(struct visitor *v, enum judged what, const char *
 static enum run_result call(struct visitor *v, struct sample *s, struct placed *placed,
                             attn_error *why) {
     struct door *door = &v->judge->door;
-    struct door_answer answer = {.text = ""};
-    char words[200], text[sizeof why->text];
-    double seconds;
-    switch (door_call(door, s, placed, &seconds, &answer)) {
-    case DOOR_DONE: break;
-    case DOOR_REFUSED: return trouble(v, JUDGED_REFUSED, answer.text, why);
-    case DOOR_FOREIGN: return trouble(v, JUDGED_FOREIGN, answer.text, why);
-    case DOOR_FAILED: return trouble(v, JUDGED_CRASH, answer.text, why);
-    default:
-        v->lost = true;
-        door_last_words(door, words, sizeof words);
-        snprintf(text, sizeof text, "%.150s%s%s", answer.text, words[0] != '\0' ? ": " : "", words);
-        return trouble(v, JUDGED_CRASH, text, why);
+    const enum judged found = door_call(door, s, placed);
+    if (found != JUDGED_RIGHT) {
+        return trouble(v, found, door->answer.text, why);
     }
     const char *damage = sample_damage(s);
     return damage != NULL ? trouble(v, JUDGED_STRAY, damage, why) : RUN_DONE;
@@ -205,8 +194,7 @@ static enum run_result repeat(struct visitor *v, struct sample *s, unsigned turn
     return result;
 }
 
-/* Replaces NaN by numbers and drops gradients, unless they are claimed; computes O and the LSE for
- * backward. */
+/* Drops NaN and gradients that are not claimed; computes O and the LSE for backward. */
 static bool prepare(const struct visitor *v, struct sample *s, attn_error *why) {
     const struct claims *claims = &v->judge->claims;
     if (v->plain || !claims_have(claims, "nan")) {
@@ -250,42 +238,29 @@ static void draw(const struct outsider *self, struct parity_case *made, uint64_t
 
 bool judge_open(struct judge *judge, attn_error *why) {
     /* The oracle loads its file first, since a candidate can rewrite it. */
-    if (judge->subject->kind == SUBJECT_MODEL && !judge->oracle_opened) {
-        judge->oracle_opened = true;
-        if (!door_open(&judge->oracle, judge->subject, &judge->limits, "oracle", why)) {
-            const attn_error cause = *why;
-            return explain(why, "the oracle: %.350s", cause.text);
-        }
+    if (judge->subject->kind == SUBJECT_MODEL && judge->oracle.subject == NULL &&
+        !door_open(&judge->oracle, judge->subject, &judge->limits, "oracle", why)) {
+        const attn_error cause = *why;
+        return explain(why, "the oracle: %.350s", cause.text);
     }
-    judge->opened = true;
     return door_open(&judge->door, judge->subject, &judge->limits, "candidate", why);
 }
 
-void judge_close(struct judge *judge) {
-    if (judge->opened) {
-        door_close(&judge->door);
-    }
-    judge->opened = false;
-}
-
 void judge_end(struct judge *judge) {
-    judge_close(judge);
-    if (judge->oracle_opened) {
-        door_close(&judge->oracle);
-    }
+    door_close(&judge->door);
+    door_close(&judge->oracle);
     attn_close(judge->context);
     cage_end();
 }
 
-/* Within a small factor of the pass rule: rounding errors, not another result. In fp32 attn_judge
- * calls this borderline. */
+/* Within a small factor of the pass rule (in fp32 borderline): rounding, not another result. */
 static bool is_near(const struct case_result *result) {
     const attn_statistics *s = &result->statistics;
     return s->nans == 0 && s->max_error <= 4 * s->max_allowed &&
            s->mean_error <= 2 * s->mean_allowed && s->lse_error <= 1;
 }
 
-static enum judged run_case(struct judge *judge, int64_t number, bool plain, bool *lost,
+static enum judged run_case(struct judge *judge, int64_t number, bool plain,
                             struct case_result *result) {
     struct visitor v = {.outsider = {.draw = draw, .run = run}, .judge = judge, .plain = plain};
     struct target target = {.context = judge->context,
@@ -295,7 +270,6 @@ static enum judged run_case(struct judge *judge, int64_t number, bool plain, boo
                             .outsider = &v.outsider};
     v.trouble = JUDGED_WRONG;
     case_judge(&target, number, result);
-    *lost = v.lost;
     if (result->pass && v.changed) {
         snprintf(result->reason, sizeof result->reason,
                  "the same inputs at other addresses, on another thread, gave other bits");
@@ -309,13 +283,13 @@ void judge_case(struct judge *judge, int64_t number, struct judgement *j) {
     struct case_result result, again;
     char path[sizeof j->reason];
     *j = (struct judgement){.judged = JUDGED_RIGHT};
-    j->judged = run_case(judge, number, false, &j->lost, &result);
+    j->judged = run_case(judge, number, false, &result);
     snprintf(j->problem, sizeof j->problem, "%s", result.recipe);
     snprintf(j->reason, sizeof j->reason, "%s", j->judged == JUDGED_RIGHT ? "" : result.reason);
     j->ratio = result.ratio;
     j->invalid = result.control_failed;
     if (j->judged == JUDGED_WRONG && claims_have(&judge->claims, "nan")) {
-        const enum judged plain = run_case(judge, number, true, &j->lost, &again);
+        const enum judged plain = run_case(judge, number, true, &again);
         if (plain == JUDGED_RIGHT || plain == JUDGED_IMPRECISE) {
             j->judged = JUDGED_LEAK;
         }

@@ -23,7 +23,7 @@ enum claim {
     CLAIM_LSE = 64,
     CLAIM_STRIDES = 128,
     CLAIM_NAN = 256,
-    CLAIM_OPTION_GRADIENTS = 512,
+    CLAIM_OPTION_GRADIENTS = 512
 };
 
 static const struct {

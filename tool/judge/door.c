@@ -43,6 +43,58 @@ extern const char judge_door_text[];
 enum { LOAD_TIMES = 10, PROCESSES = 512 };
 static const double BUSY_SHARE = 0.1; /* of a core, while it should wait */
 
+/* ---- a question ------------------------------------------------------------------------------ */
+
+/* The last line that it printed. */
+static const char *last_words(const struct door *door, char *buffer, size_t size) {
+    char text[2001] = "";
+    struct stat about;
+    if (fstat(door->log, &about) == 0) {
+        const off_t from = about.st_size > 2000 ? about.st_size - 2000 : 0;
+        const ssize_t got = pread(door->log, text, sizeof text - 1, from);
+        text[got > 0 ? got : 0] = '\0';
+    }
+    snprintf(buffer, size, "%s", last_line(text));
+    return buffer;
+}
+
+static enum judged lose(struct door *door, const char *how) {
+    struct door_answer *answer = &door->answer;
+    char words[200];
+    door->lost = true;
+    last_words(door, words, sizeof words);
+    snprintf(answer->text, sizeof answer->text, "%s%s%s", how, words[0] != '\0' ? ": " : "", words);
+    return JUDGED_CRASH;
+}
+
+enum judged door_ask(struct door *door, const void *message, size_t bytes) {
+    static const enum judged meanings[] = {JUDGED_RIGHT, JUDGED_REFUSED, JUDGED_CRASH,
+                                           JUDGED_FOREIGN};
+    const double deadline = clock_seconds() + door->limits.seconds;
+    struct pollfd ready = {.fd = door->socket, .events = POLLIN};
+    struct door_answer *answer = &door->answer;
+    /* An answer that came before the question is none. */
+    if (bytes > 0 && (poll(&ready, 1, 0) != 0 ||
+                      send(door->socket, message, bytes, MSG_NOSIGNAL) != (ssize_t)bytes)) {
+        return lose(door, "its process ended");
+    }
+    int left = (int)(1000 * door->limits.seconds);
+    while (left > 0 && poll(&ready, 1, left) <= 0) {
+        left = (int)(1000 * (deadline - clock_seconds())); /* a signal came between */
+    }
+    if (left <= 0) {
+        char how[48];
+        snprintf(how, sizeof how, "no answer within %g s", door->limits.seconds);
+        return lose(door, how);
+    }
+    if (recv(door->socket, answer, sizeof *answer, 0) != (ssize_t)sizeof *answer ||
+        answer->status < DOOR_DONE || answer->status > DOOR_FOREIGN) {
+        return lose(door, "its process ended");
+    }
+    answer->text[sizeof answer->text - 1] = '\0';
+    return meanings[answer->status];
+}
+
 /* ---- opening --------------------------------------------------------------------------------- */
 
 static bool start(struct door *door, int socket, const char *role, attn_error *why) {
@@ -78,9 +130,7 @@ static bool start(struct door *door, int socket, const char *role, attn_error *w
 
 bool door_open(struct door *door, const struct subject *candidate, const struct cage_limits *limits,
                const char *role, attn_error *why) {
-    struct door_answer answer;
     int sockets[2] = {-1, -1};
-    char words[200];
     *door = (struct door){.subject = candidate, .limits = *limits, .socket = -1, .log = -1};
     if (!arena_open(&door->arena, why)) {
         return false;
@@ -98,20 +148,16 @@ bool door_open(struct door *door, const struct subject *candidate, const struct 
         return false;
     }
     door->limits.seconds *= LOAD_TIMES;
-    const enum door_status status = door_ask(door, NULL, 0, &answer);
+    const enum judged loaded = door_ask(door, NULL, 0);
     door->limits.seconds = limits->seconds;
-    if (status != DOOR_DONE) {
-        door_last_words(door, words, sizeof words);
-        return explain(
-            why, "%.60s: %.150s%s%s", candidate->text,
-            status == DOOR_LOST ? "its process ended or took too long while it was loaded"
-                                : answer.text,
-            status == DOOR_LOST && words[0] != '\0' ? ": " : "", status == DOOR_LOST ? words : "");
-    }
-    return true;
+    return loaded == JUDGED_RIGHT ||
+           explain(why, "%.60s: %.350s", candidate->text, door->answer.text);
 }
 
 void door_close(struct door *door) {
+    if (door->subject == NULL) {
+        return;
+    }
     if (door->cage.process > 0) {
         kill(-door->cage.process, SIGKILL);
         kill(door->cage.process, SIGKILL);
@@ -125,39 +171,7 @@ void door_close(struct door *door) {
         close(door->log);
     }
     arena_close(&door->arena);
-    *door = (struct door){.socket = -1, .log = -1};
-}
-
-/* ---- a question ------------------------------------------------------------------------------ */
-
-enum door_status door_ask(struct door *door, const void *message, size_t bytes,
-                          struct door_answer *answer) {
-    const double deadline = clock_seconds() + door->limits.seconds;
-    struct pollfd ready = {.fd = door->socket, .events = POLLIN};
-    *answer = (struct door_answer){.status = DOOR_LOST};
-    snprintf(answer->text, sizeof answer->text, "its process ended");
-    /* An answer that came before the question is none. */
-    if (bytes > 0 && (poll(&ready, 1, 0) != 0 ||
-                      send(door->socket, message, bytes, MSG_NOSIGNAL) != (ssize_t)bytes)) {
-        return DOOR_LOST;
-    }
-    int left = (int)(1000 * door->limits.seconds);
-    while (left > 0) {
-        const int found = poll(&ready, 1, left);
-        if (found > 0) {
-            struct door_answer got;
-            const ssize_t size = recv(door->socket, &got, sizeof got, 0);
-            if (size == (ssize_t)sizeof got && got.status >= DOOR_DONE &&
-                got.status <= DOOR_FOREIGN) {
-                *answer = got;
-                answer->text[sizeof answer->text - 1] = '\0';
-            }
-            return (enum door_status)answer->status;
-        }
-        left = (int)(1000 * (deadline - clock_seconds())); /* a signal came between */
-    }
-    snprintf(answer->text, sizeof answer->text, "no answer within %g s", door->limits.seconds);
-    return DOOR_LOST;
+    *door = (struct door){.subject = NULL};
 }
 
 /* ---- messages -------------------------------------------------------------------------------- */
@@ -236,7 +250,7 @@ static void gradients_json(struct json *json, const struct gradients *g, const a
     }
 }
 
-static char *python_message(const struct sample *s, const struct placed *placed, bool o,
+static char *python_message(const struct sample *s, const struct placed *placed, int direction,
                             size_t *bytes) {
     const attn_problem *p = &s->full;
     const attn_tensors *t = &placed->tensors;
@@ -250,7 +264,7 @@ static char *python_message(const struct sample *s, const struct placed *placed,
     rows_json(json, "q", t->q, dtype, p, p->heads_q, p->seq_q, p->head_dim, &p->q);
     rows_json(json, "k", t->k, dtype, p, p->heads_kv, p->seq_kv, p->head_dim, &p->k);
     rows_json(json, "v", t->v, dtype, p, p->heads_kv, p->seq_kv, p->head_dim_v, &p->v);
-    if (o) {
+    if (direction != JUDGE_AUTOGRAD) {
         rows_json(json, "o", t->o, dtype, p, p->heads_q, p->seq_q, p->head_dim_v, &p->o);
         rows_json(json, "lse", t->lse, "fp32", p, p->heads_q, p->seq_q, 0, &p->lse);
     }
@@ -291,43 +305,27 @@ static void *library_message(const struct sample *s, const struct placed *placed
     return call;
 }
 
-/* What a call of the sample at this place says, for free(). */
-static void *door_message(const struct door *door, const struct sample *sample,
-                          const struct placed *placed, bool plan, size_t *bytes) {
-    const struct subject *c = door->subject;
-    return c->kind == SUBJECT_PYTHON
-               ? python_message(sample, placed, c->direction != JUDGE_AUTOGRAD, bytes)
-               : library_message(sample, placed, plan, bytes);
-}
-
 /* ---- a call ---------------------------------------------------------------------------------- */
 
-/* A library makes its plan beforehand: it knows the sizes then, and no input. */
-static enum door_status prepare(struct door *door, const struct sample *sample,
-                                const struct placed *placed, struct door_answer *answer) {
+enum judged door_call(struct door *door, struct sample *sample, struct placed *placed) {
+    const bool python = door->subject->kind == SUBJECT_PYTHON;
+    enum judged status = JUDGED_RIGHT;
     size_t bytes = 0;
-    if (door->subject->kind == SUBJECT_PYTHON) {
-        return DOOR_DONE;
+    if (!python) { /* a library makes its plan beforehand: it knows the sizes then, and no input */
+        void *plan = library_message(sample, placed, true, &bytes);
+        status = door_ask(door, plan, bytes);
+        free(plan);
     }
-    void *message = door_message(door, sample, placed, true, &bytes);
-    const enum door_status status = door_ask(door, message, bytes, answer);
-    free(message);
-    return status;
-}
-
-enum door_status door_call(struct door *door, struct sample *sample, struct placed *placed,
-                           double *seconds, struct door_answer *answer) {
-    size_t bytes = 0;
-    enum door_status status = prepare(door, sample, placed, answer);
-    if (status != DOOR_DONE) {
+    if (status != JUDGED_RIGHT) {
         return status;
     }
-    void *message = door_message(door, sample, placed, false, &bytes);
+    void *message = python ? python_message(sample, placed, door->subject->direction, &bytes)
+                           : library_message(sample, placed, false, &bytes);
     sample_poison(sample);
     const double begin = clock_seconds();
     arena_fill(&door->arena, sample, placed);
-    status = door_ask(door, message, bytes, answer);
-    *seconds = clock_seconds() - begin;
+    status = door_ask(door, message, bytes);
+    door->seconds = clock_seconds() - begin;
     door->idle_since = clock_seconds();
     door->idle_cpu = door_cpu(door);
     arena_fetch(&door->arena, sample, placed);
@@ -402,8 +400,7 @@ bool door_is_busy(const struct door *door, double seconds) {
     return door_cpu(door) - before > BUSY_SHARE * seconds;
 }
 
-/* Whether the file has the name of the library's function in it. One that has not is not read
- * again. */
+/* Whether the library's function is named in the file. One in which it is not is not read again. */
 static bool computes_attention(struct door *door, const char *path) {
     static const char name[] = "attn_forward";
     struct stat about;
@@ -430,8 +427,7 @@ static bool computes_attention(struct door *door, const char *path) {
     return found;
 }
 
-/* Code of a file that is gone or never had a name cannot be looked at. Small pieces of it belong to
- * libffi. */
+/* Code without a file, or of one that is gone, cannot be looked at; small pieces are libffi's. */
 enum { UNNAMED = 64 << 10 };
 
 bool door_is_foreign(struct door *door, char *path, size_t size) {
@@ -461,16 +457,4 @@ bool door_is_foreign(struct door *door, char *path, size_t size) {
     }
     snprintf(path, size, "%s", found ? last : "");
     return found;
-}
-
-const char *door_last_words(const struct door *door, char *buffer, size_t size) {
-    char text[2001] = "";
-    struct stat about;
-    if (fstat(door->log, &about) == 0) {
-        const off_t from = about.st_size > 2000 ? about.st_size - 2000 : 0;
-        const ssize_t got = pread(door->log, text, sizeof text - 1, from);
-        text[got > 0 ? got : 0] = '\0';
-    }
-    snprintf(buffer, size, "%s", last_line(text));
-    return buffer;
 }

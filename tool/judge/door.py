@@ -94,50 +94,38 @@ class DLPack:
 class Torch:
     def __init__(self, arena, own):
         import torch
-        self.torch, self.arena = torch, arena
+        self.library, self.arena = torch, arena
         self.exact = torch.Tensor
-        self.kept = forbid_attention(torch) if own else None
+        self.forbidden = forbid_attention(torch) if own else None
         torch.set_grad_enabled(False)
 
     @contextlib.contextmanager
     def aside(self):
         """For a new thread, which begins with the default stream and with gradients enabled."""
-        cuda = self.torch.cuda
+        cuda = self.library.cuda
         stream = cuda.stream(cuda.Stream()) if cuda.is_initialized() else contextlib.nullcontext()
-        with self.torch.no_grad(), stream:
+        with self.library.no_grad(), stream:
             yield
 
     def view(self, where):
-        dtype = getattr(self.torch, ELEMENTS.get(where["dtype"], where["dtype"]))
+        dtype = getattr(self.library, ELEMENTS.get(where["dtype"], where["dtype"]))
         reach = 1 + sum((n - 1) * s for n, s in zip(where["shape"], where["strides"]))
-        return self.torch.frombuffer(self.arena, dtype=dtype, offset=where["at"],
-                                     count=reach).as_strided(where["shape"], where["strides"])
-
-    def put(self, to, value):
-        to.copy_(value)
-
-    def convert(self, value):
-        return self.torch.from_dlpack(value)
+        return self.library.frombuffer(self.arena, dtype=dtype, offset=where["at"],
+                                       count=reach).as_strided(where["shape"], where["strides"])
 
 
 class NumPy:
     def __init__(self, arena, own):
         import numpy
-        self.numpy, self.arena, self.exact = numpy, arena, numpy.ndarray
+        self.library, self.arena, self.exact = numpy, arena, numpy.ndarray
 
     def view(self, where):
-        dtype = self.numpy.dtype(ELEMENTS.get(where["dtype"], where["dtype"]))
+        dtype = self.library.dtype(ELEMENTS.get(where["dtype"], where["dtype"]))
         strides = [s * dtype.itemsize for s in where["strides"]]
-        return self.numpy.ndarray(where["shape"], dtype, self.arena, where["at"], strides)
+        return self.library.ndarray(where["shape"], dtype, self.arena, where["at"], strides)
 
     def aside(self):
         return contextlib.nullcontext()
-
-    def put(self, to, value):
-        to[...] = value
-
-    def convert(self, value):
-        return self.numpy.from_dlpack(value)
 
 
 class Function:
@@ -160,7 +148,7 @@ class Function:
         return self.function(*inputs, **views, **options)
 
     def differentiate(self, views, options, outputs):
-        torch, d_o = self.arrays.torch, views.pop("d_o")
+        torch, d_o = self.arrays.library, views.pop("d_o")
         leaves = [views[LEAVES[name]].requires_grad_() for name in outputs]
         with torch.enable_grad():
             o = self.call(views, options, outputs)
@@ -205,13 +193,13 @@ class Function:
             raise ValueError("%d outputs, expected %d" % (len(got), len(outputs)))
         for (name, to), value in zip(outputs.items(), got):
             if not isinstance(value, self.arrays.exact) and hasattr(value, "__dlpack__"):
-                value = self.arrays.convert(value)
+                value = self.arrays.library.from_dlpack(value)
             if type(value) is not self.arrays.exact:
                 raise TypeError("%s is a %s, expected a tensor" % (name, type(value).__name__))
             if tuple(value.shape) != tuple(to.shape) or value.dtype != to.dtype:
                 raise ValueError("%s is %s of %s, expected %s of %s" % (
                     name, value.dtype, tuple(value.shape), to.dtype, tuple(to.shape)))
-            self.arrays.put(to, value)
+            to[...] = value
 
 
 def code_of(path):
@@ -232,6 +220,7 @@ class Model:
         self.arrays = Torch(arena, self.own)
         self.code = code_of(reference) if self.own else []  # before the candidate can rewrite it
         self.role, self.module, self.models = role, load_file(path, role), {}
+        self.names = {getattr(self.arrays.library, name): short for short, name in ELEMENTS.items()}
         if self.own and hasattr(self.module, "Model"):
             del self.module.Model  # for ModelNew to call
 
@@ -244,7 +233,7 @@ class Model:
     def model(self, seed, init, dtype=None):
         key = (seed, str(dtype))
         if key not in self.models:
-            self.arrays.torch.manual_seed(seed)
+            self.arrays.library.manual_seed(seed)
             made = getattr(self.module, "ModelNew" if self.role == "candidate" else "Model")(*init)
             if self.own:
                 self.check(made)
@@ -253,7 +242,6 @@ class Model:
         return self.models[key]
 
     def values(self, call, widen):
-        torch = self.arrays.torch
         for value in call["inputs"]:
             if isinstance(value, dict):
                 tensor = self.arrays.view(value)
@@ -263,17 +251,16 @@ class Model:
 
     def inputs(self, call):
         """Makes inputs and says what they are."""
-        torch, at, described = self.arrays.torch, call["at"], []
+        torch, at, described = self.arrays.library, call["at"], []
         torch.manual_seed(call["weights"])
         init = self.module.get_init_inputs()
         torch.manual_seed(call["seed"])
-        names = {getattr(torch, name): short for short, name in ELEMENTS.items()}
         for value in self.module.get_inputs():
             if not isinstance(value, torch.Tensor):
                 described.append(value)
                 continue
             value = value.contiguous()
-            where = {"at": at, "dtype": names.get(value.dtype, str(value.dtype)[6:]),
+            where = {"at": at, "dtype": self.names.get(value.dtype, str(value.dtype)[6:]),
                      "shape": list(value.shape), "strides": list(value.stride())}
             self.arrays.view(where).copy_(value)
             described.append(where)
@@ -283,14 +270,13 @@ class Model:
     def __call__(self, call):
         if call["what"] == "inputs":
             return self.inputs(call)
-        torch = self.arrays.torch
+        torch = self.arrays.library
         widen = call["what"] == "exact"
         model = self.model(call["weights"], call["init"], torch.float64 if widen else None)
         got = model(*self.values(call, widen))
-        dtype = {getattr(torch, name): short for short, name in ELEMENTS.items()}.get(got.dtype, "")
         if type(got) is not torch.Tensor:
             raise TypeError("the output is a %s, expected a tensor" % type(got).__name__)
-        where = call.get("o")
+        dtype, where = self.names.get(got.dtype, ""), call.get("o")
         if where is not None and list(got.shape) != where["shape"]:
             raise ValueError("the output has the shape %s, expected %s" % (
                 tuple(got.shape), tuple(where["shape"])))
@@ -300,22 +286,6 @@ class Model:
                      "strides": list(got.contiguous().stride())}
         self.arrays.view(where).copy_(got)
         return json.dumps({"shape": where["shape"], "dtype": dtype})
-
-
-def serve(door, answer, candidate):
-    while True:
-        message = door.recv(1 << 18)
-        if not message:
-            os._exit(0)
-        status, text = DONE, ""
-        try:
-            text = candidate(json.loads(message)) or ""
-        except NotImplementedError as error:
-            status, text = REFUSED, str(error)
-        except BaseException as error:  # also SystemExit: the process is to stay
-            traceback.print_exc()
-            status, text = FAILED, "%s: %s" % (type(error).__name__, error)
-        answer(FOREIGN if foreign else status, foreign[0] if foreign else text)
 
 
 def main():
@@ -334,7 +304,17 @@ def main():
         answer(FAILED, "%s: %s" % (type(error).__name__, error))
         os._exit(1)
     answer(DONE, "")
-    serve(door, answer, candidate)
+    for message in iter(lambda: door.recv(1 << 18), b""):
+        status, words = DONE, ""
+        try:
+            words = candidate(json.loads(message)) or ""
+        except NotImplementedError as error:
+            status, words = REFUSED, str(error)
+        except BaseException as error:  # also SystemExit: the process is to stay
+            traceback.print_exc()
+            status, words = FAILED, "%s: %s" % (type(error).__name__, error)
+        answer(FOREIGN if foreign else status, foreign[0] if foreign else words)
+    os._exit(0)
 
 
 main()

@@ -25,6 +25,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "base/stats.h"
 #include "cases/cases.h"
 #include "stages/parity/parity.h"
 
@@ -67,9 +68,6 @@ struct subject {
     bool any_library;   /* it may call other implementations of attention */
 };
 
-/* False and the reason: the text names no candidate. */
-bool subject_parse(const char *text, struct subject *candidate, attn_error *why);
-
 /* ---- claims (claims.c) ----------------------------------------------------------------------- */
 
 struct claims {
@@ -89,10 +87,25 @@ bool claims_parse(const char *options, const char *dtypes, struct claims *claims
 const char *claims_help(void);
 bool claims_have(const struct claims *claims, const char *word);
 
-/* Sets recipe and kind. Keys that no query sees are NaN where that is claimed and `plain` is not
- * set. */
+/* Sets recipe and kind. Keys that no query sees are NaN where that is claimed, unless `plain`. */
 void claims_draw(const struct claims *claims, bool plain, struct parity_case *made, uint64_t seed,
                  int attempt);
+
+/* What became of a case, or of a call. */
+enum judged {
+    JUDGED_RIGHT,
+    JUDGED_WRONG,
+    JUDGED_IMPRECISE, /* not within the pass rule, but within a small factor of it */
+    JUDGED_LEAK,      /* right once unused keys are numbers */
+    JUDGED_CHANGING,  /* other bits for the same inputs */
+    JUDGED_STRAY,     /* an input or memory beside the outputs was written */
+    JUDGED_LATE,      /* the output was written, or work was done, after the call */
+    JUDGED_FOREIGN,   /* another implementation computed it */
+    JUDGED_REFUSED,
+    JUDGED_CRASH, /* an exception, a signal, a limit */
+    JUDGED_COUNT
+};
+extern const char *const JUDGED_NAMES[JUDGED_COUNT];
 
 /* ---- memory that both see (arena.c) ---------------------------------------------------------- */
 
@@ -107,7 +120,7 @@ void arena_close(struct arena *arena);
 
 /* Where the blocks of a sample lie; `tensors` has offsets into the arena for pointers. */
 struct placed {
-    size_t at[MIRROR_BLOCKS];
+    size_t at[MIRROR_BLOCKS], gap[MIRROR_BLOCKS]; /* of a block, and of the pages after it */
     size_t begin, end;
     attn_tensors tensors;
     bool aside; /* the call is to be made on another thread, and on another stream of a GPU */
@@ -131,18 +144,15 @@ bool arena_release(const struct arena *arena, const struct placed *placed);
 enum { DOOR_TEXT = 4092, DOOR_MESSAGE = 1 << 17, DOOR_FILES = 512 };
 
 /* What it answers. */
-struct door_answer {
-    int32_t status; /* enum door_status */
-    char text[DOOR_TEXT];
-};
-
 enum door_status {
     DOOR_DONE,
     DOOR_REFUSED, /* it does not compute such a problem */
     DOOR_FAILED,  /* an exception, a status */
-    DOOR_FOREIGN, /* it called another implementation of attention */
-    DOOR_LOST,    /* the process ended, or was ended at its limit */
-    DOOR_LATE
+    DOOR_FOREIGN  /* it called another implementation of attention */
+};
+struct door_answer {
+    int32_t status; /* enum door_status */
+    char text[DOOR_TEXT];
 };
 
 /* To a library: what it is to plan or to compute. */
@@ -163,8 +173,8 @@ struct cage_limits {
 
 struct cage {
     pid_t process;
-    bool network, processes, filter; /* has no network; sees no other process; system calls are
-                                        filtered */
+    bool apart;  /* it has no network and sees no other process */
+    bool filter; /* system calls are filtered */
 };
 
 /* The program with `socket` as descriptor 3 and `arena` as 4, stdout and stderr to `log`. */
@@ -175,11 +185,14 @@ void cage_end(void);
 const char *cage_text(const struct cage *cage, char *buffer, size_t size);
 
 struct door {
-    const struct subject *subject;
+    const struct subject *subject; /* NULL: it is not open */
     struct cage_limits limits;
     struct cage cage;
     struct arena arena;
     int socket, log;
+    struct door_answer answer; /* the last one */
+    double seconds;            /* of the last call, from before its inputs are written */
+    bool lost;                 /* the process ended, or was too late */
     unsigned turns;
     double idle_since, idle_cpu;  /* at the last answer: clock and CPU seconds */
     uint64_t checked[DOOR_FILES]; /* inodes of mapped files that hold no attention */
@@ -189,21 +202,18 @@ struct door {
 /* Starts the process and waits until the candidate is loaded. */
 bool door_open(struct door *door, const struct subject *candidate, const struct cage_limits *limits,
                const char *role, attn_error *why);
-void door_close(struct door *door);
+void door_close(struct door *door); /* one that was never opened, too */
 
-/* Sends a message and waits for the answer. */
-enum door_status door_ask(struct door *door, const void *message, size_t bytes,
-                          struct door_answer *answer);
+/* Sends a message and waits for the answer: JUDGED_RIGHT, or what else came of it. */
+enum judged door_ask(struct door *door, const void *message, size_t bytes);
 
 /* A tensor in a message: where it is, its sizes and its strides in elements; nothing at NULL. */
 struct json;
 void tensor_json(struct json *json, const char *key, const void *at, const char *dtype,
                  const int64_t *shape, const int64_t *strides, int dims);
 
-/* Fills the arena and calls; *seconds from before the inputs are written to the answer. The outputs
- * are then in the sample. */
-enum door_status door_call(struct door *door, struct sample *sample, struct placed *placed,
-                           double *seconds, struct door_answer *answer);
+/* Fills the arena and calls. The outputs are then in the sample. */
+enum judged door_call(struct door *door, struct sample *sample, struct placed *placed);
 
 /* CPU seconds of the process and of all that it started. */
 double door_cpu(const struct door *door);
@@ -211,25 +221,8 @@ double door_cpu(const struct door *door);
 bool door_is_busy(const struct door *door, double seconds);
 /* True if it has loaded a library, other than the candidate, which computes attention. */
 bool door_is_foreign(struct door *door, char *path, size_t size);
-/* The last line that it printed. */
-const char *door_last_words(const struct door *door, char *buffer, size_t size);
 
 /* ---- cases (cases.c, model.c) ---------------------------------------------------------------- */
-
-enum judged {
-    JUDGED_RIGHT,
-    JUDGED_WRONG,
-    JUDGED_IMPRECISE, /* not within the pass rule, but within a small factor of it */
-    JUDGED_LEAK,      /* right once unused keys are numbers */
-    JUDGED_CHANGING,  /* other bits for the same inputs */
-    JUDGED_STRAY,     /* an input or memory beside the outputs was written */
-    JUDGED_LATE,      /* the output was written, or work was done, after the call */
-    JUDGED_FOREIGN,   /* another implementation computed it */
-    JUDGED_REFUSED,
-    JUDGED_CRASH, /* an exception, a signal, a limit */
-    JUDGED_COUNT
-};
-extern const char *const JUDGED_NAMES[JUDGED_COUNT];
 
 struct judge {
     const struct subject *subject;
@@ -237,24 +230,22 @@ struct judge {
     struct cage_limits limits;
     uint64_t seed;
     struct door door, oracle; /* the latter of a file with ModelNew */
-    bool opened, oracle_opened;
-    bool broken;           /* the oracle failed: no verdict counts */
-    attn_context *context; /* of the reference */
+    bool broken;              /* the oracle failed: no verdict counts */
+    attn_context *context;    /* of the reference */
 };
 
 struct judgement {
+    int64_t number; /* of the case */
     enum judged judged;
     char problem[640], reason[640];
     double ratio; /* error / allowed; of a right one */
     bool invalid; /* the rule accepted a negative control: no verdict counts */
-    bool lost;    /* its process has ended */
 };
 
 /* Replaces NaN in inputs and between their rows by large numbers. */
 void use_numbers(struct sample *sample, uint64_t seed);
 
 bool judge_open(struct judge *judge, attn_error *why);
-void judge_close(struct judge *judge); /* the candidate's process alone */
 void judge_end(struct judge *judge);
 void judge_case(struct judge *judge, int64_t number, struct judgement *judgement);
 /* Likewise of a file with ModelNew. */
@@ -267,8 +258,8 @@ bool judge_quiet(struct judge *judge, struct judgement *judgement);
 struct race {
     attn_problem problem;
     int64_t rounds;
-    double p50, peer_p50;    /* seconds */
-    double ratio, low, high; /* the peer's time over the candidate's; its 95 % interval */
+    double p50, peer_p50;  /* seconds */
+    struct interval ratio; /* the peer's time over the candidate's */
 };
 
 /* False: there is no figure, and the judgement says why. *broken: the peer is to blame. */

@@ -76,12 +76,6 @@ static int take_code(struct dl_phdr_info *info, size_t size, void *data) {
     return 1;
 }
 
-static bool find(void *file, const char *name, void *function, attn_error *why) {
-    void *found = dlsym(file, name);
-    memcpy(function, &found, sizeof found); /* ISO C has no cast between the two */
-    return found != NULL || explain(why, "it has no function %s", name);
-}
-
 static bool open_library(struct serving *s, const char *path, bool any, attn_error *why) {
     struct functions *f = &s->library;
     /* Its own attn_ functions before those of this program. */
@@ -93,20 +87,27 @@ static bool open_library(struct serving *s, const char *path, bool any, attn_err
         explain(why, "%.300s", dlerror());
         return false;
     }
-    if (!find(file, "attn_open", &f->open, why) ||
-        !find(file, "attn_plan_create", &f->plan_create, why) ||
-        !find(file, "attn_plan_destroy", &f->plan_destroy, why) ||
-        !find(file, s->backward ? "attn_backward" : "attn_forward", &f->compute, why) ||
-        !find(file, "attn_workspace_size", &f->workspace_size, why) ||
-        !find(file, "attn_workspace_alignment", &f->workspace_alignment, why)) {
-        return false;
+    const struct {
+        const char *name;
+        void *function;
+    } wanted[] = {{"attn_open", &f->open},
+                  {"attn_plan_create", &f->plan_create},
+                  {"attn_plan_destroy", &f->plan_destroy},
+                  {s->backward ? "attn_backward" : "attn_forward", &f->compute},
+                  {"attn_workspace_size", &f->workspace_size},
+                  {"attn_workspace_alignment", &f->workspace_alignment}};
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        void *found = dlsym(file, wanted[i].name);
+        memcpy(wanted[i].function, &found, sizeof found); /* ISO C has no cast between the two */
+        if (found == NULL) {
+            explain(why, "it has no function %s", wanted[i].name);
+            return false;
+        }
     }
     attn_status (*const ours)(const attn_plan *, const attn_tensors *, void *, size_t, void *,
                               attn_error *) = s->backward ? attn_backward : attn_forward;
-    void *address = NULL;
     Dl_info about;
-    memcpy(&address, &ours, sizeof address);
-    if (!any && (f->compute == ours || dladdr(address, &about) == 0 ||
+    if (!any && (f->compute == ours || dladdr((const void *)(uintptr_t)ours, &about) == 0 ||
                  dl_iterate_phdr(take_code, &about) == 0)) {
         return explain(why, "it is the library of this program: expected one of its own, or "
                             "--any-library");
@@ -146,62 +147,59 @@ static attn_status plan_library(struct serving *s, const attn_problem *problem, 
     return s->workspace == NULL && s->workspace_size > 0 ? ATTN_OUT_OF_MEMORY : status;
 }
 
-/* The pointers of tensors, which are offsets, get `base` added to them. */
-static void rebase(attn_tensors *tensors, uintptr_t (*to)(const void *self, uintptr_t offset),
-                   const void *self) {
-    void **pointers = (void **)(void *)((char *)tensors + sizeof(size_t));
-    for (size_t i = 0; i < (sizeof *tensors - sizeof(size_t)) / sizeof *pointers; i++) {
-        const uintptr_t offset = (uintptr_t)pointers[i];
-        pointers[i] = offset != 0 ? (void *)to(self, offset) : NULL;
+/* The tensors of a call, which are offsets into the arena, in copies of its blocks. */
+static attn_tensors tensors_in(const struct library_call *call,
+                               unsigned char *const blocks[MIRROR_BLOCKS]) {
+    attn_tensors tensors = call->tensors;
+    void **pointers = (void **)(void *)((char *)&tensors + sizeof(size_t));
+    for (size_t k = 0; k < (sizeof tensors - sizeof(size_t)) / sizeof *pointers; k++) {
+        const size_t offset = (size_t)(uintptr_t)pointers[k];
+        pointers[k] = NULL;
+        for (int i = 0; i < MIRROR_BLOCKS; i++) {
+            const size_t begin = call->blocks[i].at;
+            if (begin > 0 && offset >= begin && offset <= begin + call->blocks[i].size) {
+                pointers[k] = blocks[i] + (offset - begin);
+            }
+        }
     }
-}
-
-static uintptr_t in_arena(const void *self, uintptr_t offset) {
-    return (uintptr_t)((const struct serving *)self)->arena + offset;
+    return tensors;
 }
 
 /* A concurrent call of the same plan. Its Q is 0, and its outputs are ignored. */
 struct neighbour {
     struct serving *serving;
     const struct library_call *call;
-    unsigned char *own[MIRROR_BLOCKS]; /* for Q, O, the LSE and the gradients */
     atomic_bool begun, over;
 };
 
-static uintptr_t in_own(const void *self, uintptr_t offset) {
-    const struct neighbour *n = self;
-    for (int i = 0; i < MIRROR_BLOCKS; i++) {
-        const size_t begin = n->call->blocks[i].at;
-        if (n->own[i] != NULL && offset >= begin && offset <= begin + n->call->blocks[i].size) {
-            return (uintptr_t)n->own[i] + (offset - begin);
-        }
-    }
-    return in_arena(n->serving, offset);
+/* Whether the neighbour has its own: Q, O, the LSE and the gradients. */
+static bool is_own(int block) {
+    return block == 0 || block == BLOCK_O || block == BLOCK_LSE || block > SAMPLE_BLOCKS;
 }
 
 static void *call_often(void *neighbour) {
     struct neighbour *n = neighbour;
     struct serving *s = n->serving;
-    attn_tensors tensors = n->call->tensors;
+    unsigned char *blocks[MIRROR_BLOCKS];
     void *workspace = make_workspace(s, NULL);
     bool good = workspace != NULL || s->workspace_size == 0;
     for (int i = 0; i < MIRROR_BLOCKS; i++) {
-        if (i == 0 || i == BLOCK_O || i == BLOCK_LSE || i > SAMPLE_BLOCKS) {
-            good = good &&
-                   posix_memalign((void **)&n->own[i], PAGES, n->call->blocks[i].size + 1) == 0;
-        }
-        if (n->own[i] != NULL) {
-            memset(n->own[i], 0, n->call->blocks[i].size);
+        const size_t size = n->call->blocks[i].size;
+        blocks[i] = is_own(i) ? aligned_alloc(PAGES, (size / PAGES + 1) * PAGES)
+                              : s->arena + n->call->blocks[i].at;
+        good = good && blocks[i] != NULL;
+        if (is_own(i) && blocks[i] != NULL) {
+            memset(blocks[i], 0, size);
         }
     }
-    rebase(&tensors, in_own, n);
+    const attn_tensors tensors = tensors_in(n->call, blocks);
     n->begun = true;
     while (good && !n->over) {
         good = s->library.compute(s->plan, &tensors, workspace, s->workspace_size, NULL, NULL) ==
                ATTN_OK;
     }
     for (int i = 0; i < MIRROR_BLOCKS; i++) {
-        free(n->own[i]);
+        free(is_own(i) ? blocks[i] : NULL);
     }
     free(workspace);
     return NULL;
@@ -211,9 +209,12 @@ static void *call_often(void *neighbour) {
 static attn_status call_library(struct serving *s, const struct library_call *call,
                                 attn_error *why) {
     struct neighbour neighbour = {.serving = s, .call = call};
-    attn_tensors tensors = call->tensors;
+    unsigned char *blocks[MIRROR_BLOCKS];
     pthread_t thread;
-    rebase(&tensors, in_arena, s);
+    for (int i = 0; i < MIRROR_BLOCKS; i++) {
+        blocks[i] = s->arena + call->blocks[i].at;
+    }
+    const attn_tensors tensors = tensors_in(call, blocks);
     const bool beside = call->aside && pthread_create(&thread, NULL, call_often, &neighbour) == 0;
     while (beside && !neighbour.begun) {
         sched_yield();
@@ -229,49 +230,33 @@ static attn_status call_library(struct serving *s, const struct library_call *ca
 
 /* ---- an image -------------------------------------------------------------------------------- */
 
-struct device_blocks {
-    const struct library_call *call;
-    unsigned char *at[MIRROR_BLOCKS];
-};
-
-static uintptr_t on_device(const void *self, uintptr_t offset) {
-    const struct device_blocks *blocks = self;
-    for (int i = 0; i < MIRROR_BLOCKS; i++) {
-        const size_t begin = blocks->call->blocks[i].at, size = blocks->call->blocks[i].size;
-        if (blocks->at[i] != NULL && offset >= begin && offset <= begin + size) {
-            return (uintptr_t)blocks->at[i] + (offset - begin);
-        }
-    }
-    return 0;
-}
-
 /* In fresh memory, which is given back after it. */
 static attn_status call_image(struct serving *s, const struct library_call *call, attn_error *why) {
     struct device *device = s->runner.memory;
-    struct device_blocks blocks = {.call = call};
-    attn_tensors tensors = call->tensors;
+    unsigned char *blocks[MIRROR_BLOCKS] = {NULL};
     bool good = true;
     for (int i = 0; i < MIRROR_BLOCKS && good; i++) {
         const size_t size = call->blocks[i].size;
         if (size > 0) {
-            blocks.at[i] = device_alloc(device, size, why);
-            good = blocks.at[i] != NULL &&
-                   device_write(device, blocks.at[i], s->arena + call->blocks[i].at, size, why);
+            blocks[i] = device_alloc(device, size, why);
+            good = blocks[i] != NULL &&
+                   device_write(device, blocks[i], s->arena + call->blocks[i].at, size, why);
         }
     }
     vgpu_driver_forget();
-    rebase(&tensors, on_device, &blocks);
     void *stream = good && call->aside ? stream_make(device, why) : s->runner.stream;
-    good = good && (stream != NULL || !call->aside) &&
-           runner_compute_on(&s->runner, &tensors, stream, why) && device_wait(device, why);
+    good = good && (stream != NULL || !call->aside);
+    if (good) {
+        const attn_tensors tensors = tensors_in(call, blocks);
+        good = runner_compute_on(&s->runner, &tensors, stream, why) && device_wait(device, why);
+    }
     if (stream != s->runner.stream) {
         stream_free(device, stream);
     }
     for (int i = 0; i < MIRROR_BLOCKS; i++) {
-        good =
-            good && (blocks.at[i] == NULL || device_read(device, s->arena + call->blocks[i].at,
-                                                         blocks.at[i], call->blocks[i].size, why));
-        device_free(device, blocks.at[i]);
+        good = good && (blocks[i] == NULL || device_read(device, s->arena + call->blocks[i].at,
+                                                         blocks[i], call->blocks[i].size, why));
+        device_free(device, blocks[i]);
     }
     if (good && vgpu_drives(s->runner.context)) {
         good = vgpu_driver_clean(why->text, sizeof why->text);

@@ -58,10 +58,9 @@ static void inputs_json(struct json *json, const struct json_value *list, size_t
 }
 
 /* Asks for `what`; the answer's text as JSON. */
-static enum door_status ask(struct door *door, const char *what, uint64_t seed,
-                            const struct inputs *inputs, const struct output *o, size_t at,
-                            size_t shift, struct json_value **described, attn_error *why) {
-    struct door_answer answer;
+static enum judged ask(struct door *door, const char *what, uint64_t seed,
+                       const struct inputs *inputs, const struct output *o, size_t at, size_t shift,
+                       struct json_value **described, attn_error *why) {
     struct memo memo;
     size_t bytes = 0;
     memo_begin(&memo);
@@ -82,13 +81,14 @@ static enum door_status ask(struct door *door, const char *what, uint64_t seed,
                     o->dims);
     }
     char *text = memo_text(&memo, &bytes, why);
-    const enum door_status status = door_ask(door, text, bytes, &answer);
+    const enum judged status = door_ask(door, text, bytes);
     free(text);
-    explain(why, "%.350s", answer.text);
-    if (described != NULL) {
-        *described = status == DOOR_DONE ? json_read(answer.text, strlen(answer.text), why) : NULL;
+    if (status != JUDGED_RIGHT || described == NULL) {
+        explain(why, "%.350s", door->answer.text);
+        return status;
     }
-    return described != NULL && *described == NULL && status == DOOR_DONE ? DOOR_FAILED : status;
+    *described = json_read(door->answer.text, strlen(door->answer.text), why);
+    return *described != NULL ? JUDGED_RIGHT : JUDGED_CRASH;
 }
 
 /* ---- the oracle ------------------------------------------------------------------------------ */
@@ -96,7 +96,7 @@ static enum door_status ask(struct door *door, const char *what, uint64_t seed,
 static bool make_inputs(struct door *oracle, uint64_t seed, struct inputs *inputs,
                         attn_error *why) {
     *inputs = (struct inputs){.described = NULL};
-    if (ask(oracle, "inputs", seed, NULL, NULL, BASE, 0, &inputs->described, why) != DOOR_DONE) {
+    if (ask(oracle, "inputs", seed, NULL, NULL, BASE, 0, &inputs->described, why) != JUDGED_RIGHT) {
         return false;
     }
     const int64_t end = json_int_at(inputs->described, "end", BASE);
@@ -122,7 +122,7 @@ static double *reference(struct door *oracle, const char *what, const struct inp
     struct json_value *described = NULL;
     const size_t at = BASE + inputs->size + BAND;
     memcpy(oracle->arena.map + BASE, inputs->bytes, inputs->size);
-    if (ask(oracle, what, 0, inputs, NULL, at, 0, &described, why) != DOOR_DONE) {
+    if (ask(oracle, what, 0, inputs, NULL, at, 0, &described, why) != JUDGED_RIGHT) {
         return NULL;
     }
     const struct json_value *shape = json_at(described, "shape");
@@ -160,14 +160,11 @@ static enum judged call(struct judge *judge, const struct inputs *inputs, const 
     attn_error why = {""};
     memcpy(map + BASE + shift, inputs->bytes, inputs->size);
     memset(map + at - BAND, 0xFF, size + 2 * (size_t)BAND);
-    const enum door_status status = ask(door, "call", 0, inputs, o, at, shift, NULL, &why);
+    const enum judged status = ask(door, "call", 0, inputs, o, at, shift, NULL, &why);
     memcpy(got, map + at, size);
-    if (status != DOOR_DONE) {
+    if (status != JUDGED_RIGHT) {
         snprintf(j->reason, sizeof j->reason, "%s", why.text);
-        j->lost = status == DOOR_LOST;
-        return status == DOOR_REFUSED   ? JUDGED_REFUSED
-               : status == DOOR_FOREIGN ? JUDGED_FOREIGN
-                                        : JUDGED_CRASH;
+        return status;
     }
     if (memcmp(map + BASE + shift, inputs->bytes, inputs->size) != 0) {
         snprintf(j->reason, sizeof j->reason, "an input was changed");
@@ -197,6 +194,12 @@ static bool compare(const struct output *o, const unsigned char *got, const doub
            ATTN_OK;
 }
 
+static enum judged fail_oracle(struct judge *judge, struct judgement *j, const attn_error *why) {
+    judge->broken = true;
+    snprintf(j->reason, sizeof j->reason, "the oracle: %s", why->text);
+    return JUDGED_CRASH;
+}
+
 /* The candidate's calls with the inputs of a seed, and the comparison with the oracle's outputs. */
 static enum judged judge_inputs(struct judge *judge, uint64_t seed, const struct output *shape,
                                 attn_statistics *found, struct judgement *j) {
@@ -210,12 +213,10 @@ static enum judged judge_inputs(struct judge *judge, uint64_t seed, const struct
     enum judged result = JUDGED_CRASH;
     bool good = make_inputs(&judge->oracle, seed ^ 0xDEC0, &other, &why) &&
                 make_inputs(&judge->oracle, seed, &inputs, &why);
-    const size_t shift = (size_t)(judge->door.turns++ % 16) * SHIFT;
-    if (good) {
-        result = call(judge, &other, shape, shift, got, j);
-        result = result == JUDGED_RIGHT ? call(judge, &inputs, shape, shift, got, j) : result;
-        result =
-            result == JUDGED_RIGHT ? call(judge, &inputs, shape, shift + SHIFT, again, j) : result;
+    size_t shift = (size_t)(judge->door.turns++ % 16) * SHIFT;
+    for (int i = 0; good && i < 3 && (i == 0 || result == JUDGED_RIGHT); i++) {
+        shift += i == 2 ? SHIFT : 0;
+        result = call(judge, i == 0 ? &other : &inputs, shape, shift, i == 2 ? again : got, j);
     }
     if (result == JUDGED_RIGHT) {
         exact = reference(&judge->oracle, "exact", &inputs, &o, &why);
@@ -224,9 +225,7 @@ static enum judged judge_inputs(struct judge *judge, uint64_t seed, const struct
                compare(shape, got, exact, twin, &comparison, &why);
     }
     if (!good) {
-        judge->broken = true;
-        snprintf(j->reason, sizeof j->reason, "the oracle: %s", why.text);
-        result = JUDGED_CRASH;
+        result = fail_oracle(judge, j, &why);
     } else if (result == JUDGED_RIGHT) {
         *found = attn_comparison_statistics(&comparison);
         attn_comparison_print(&comparison, j->reason, sizeof j->reason);
@@ -268,8 +267,7 @@ void judge_model(struct judge *judge, int64_t number, struct judgement *j) {
     attn_error why = {""};
     *j = (struct judgement){.judged = JUDGED_CRASH};
     if (!find_shape(judge, rng_next(&state), &shape, &why)) {
-        judge->broken = true;
-        snprintf(j->reason, sizeof j->reason, "the oracle: %s", why.text);
+        fail_oracle(judge, j, &why);
         return;
     }
     snprintf(j->problem, sizeof j->problem, "inputs of seed %llu",

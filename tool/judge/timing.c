@@ -15,7 +15,6 @@
 
 #include "base/clock.h"
 #include "base/message.h"
-#include "base/stats.h"
 #include "device/runner.h"
 #include "judge/judge.h"
 
@@ -77,8 +76,6 @@ static double one_call(struct lane *lane, int side, attn_error *why) {
     struct recipe recipe;
     struct sample s;
     struct placed placed;
-    struct door_answer answer;
-    double seconds = -1;
     recipe_init(&recipe, &lane->race->problem, rng_next(&lane->state));
     recipe.lse = claims->backward || claims_have(claims, "lse");
     explain(why, "out of memory for a sample");
@@ -95,8 +92,8 @@ static double one_call(struct lane *lane, int side, attn_error *why) {
         lane->idle += clock_seconds() - door->idle_since;
         lane->busy += door_cpu(door) - door->idle_cpu;
     }
-    good = good && (door_call(door, &s, &placed, &seconds, &answer) == DOOR_DONE ||
-                    explain(why, "%.300s", answer.text));
+    good = good && (door_call(door, &s, &placed) == JUDGED_RIGHT ||
+                    explain(why, "%.300s", door->answer.text));
     const char *damage = good ? sample_damage(&s) : NULL;
     good = good && (damage == NULL || explain(why, "%s", damage)) && is_right(lane, &s, why);
     good = good && (!arena_differs(&door->arena, &s, &placed) ||
@@ -105,7 +102,7 @@ static double one_call(struct lane *lane, int side, attn_error *why) {
         arena_release(&door->arena, &placed);
     }
     sample_free(&s);
-    return good ? seconds : -1;
+    return good ? door->seconds : -1;
 }
 
 static bool rounds(struct lane *lane, int *blamed, attn_error *why) {
@@ -133,9 +130,7 @@ static bool rounds(struct lane *lane, int *blamed, attn_error *why) {
     race->p50 = stats_of(seconds[CANDIDATE], (size_t)race->rounds).p50;
     race->peer_p50 = stats_of(seconds[PEER], (size_t)race->rounds).p50;
     const struct stats stats = stats_of(ratios, (size_t)race->rounds);
-    race->ratio = stats.p50;
-    race->low = stats.low;
-    race->high = stats.high;
+    race->ratio = (struct interval){stats.p50, stats.low, stats.high};
     return true;
 }
 

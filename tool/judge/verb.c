@@ -35,8 +35,7 @@ enum {
     MOST_MEMORY = 1 << 20,
     TEXT = 4096
 };
-/* Operations of a problem: about ten milliseconds of the reference; for EMULATED_BUDGET, seconds of
- * the virtual GPU. */
+/* Operations of a problem: about 10 ms of the reference; EMULATED: seconds of the virtual GPU. */
 static const double BUDGET = 4e6, BACKWARD_BUDGET = 1e6, EMULATED_BUDGET = 4e5;
 #define JUDGE_SCHEMA "attest-judge/1"
 
@@ -44,11 +43,6 @@ const char *const ARRAYS_NAMES[] = {"torch", "numpy", "dlpack", NULL};
 const char *const JUDGE_DIRECTIONS[] = {"forward", "backward", "autograd", NULL};
 
 enum { KEPT = 64 }; /* failures in the report; the first of each kind is always kept, too */
-
-struct failure {
-    int64_t number;
-    struct judgement judgement;
-};
 
 struct request {
     struct subject subject, peer;
@@ -66,7 +60,7 @@ struct report {
     int64_t counts[JUDGED_COUNT], run, lost;
     double worst;
     bool invalid, busy, timed, peer_failed;
-    struct failure failures[KEPT + JUDGED_COUNT];
+    struct judgement failures[KEPT + JUDGED_COUNT];
     size_t failure_count;
     struct judgement last; /* of what is not a case */
     char isolation[160];
@@ -74,7 +68,7 @@ struct report {
 
 /* ---- the candidate --------------------------------------------------------------------------- */
 
-bool subject_parse(const char *text, struct subject *subject, attn_error *why) {
+static bool subject_parse(const char *text, struct subject *subject, attn_error *why) {
     subject->text = text;
     if (ends_with(text, ".ptx") || ends_with(text, ".cubin")) {
         subject->kind = SUBJECT_IMAGE;
@@ -96,14 +90,10 @@ bool subject_parse(const char *text, struct subject *subject, attn_error *why) {
 /* The library of this program. */
 static const char *own_library(void) {
     Dl_info about = {.dli_fname = NULL};
-    const char *(*const function)(void) = attn_version;
-    void *address = NULL;
-    memcpy(&address, &function, sizeof address);
-    return dladdr(address, &about) != 0 ? about.dli_fname : NULL;
+    return dladdr((const void *)(uintptr_t)attn_version, &about) != 0 ? about.dli_fname : NULL;
 }
 
-/* An image runs under a variant's name, on what this variant takes, and PTX is held to what
- * proposals of `attest evolve` are. */
+/* It runs as a variant, on what that takes. PTX is held to the rules of `attest evolve`. */
 static bool check_image(struct request *r, attn_error *why) {
     const struct subject *s = &r->subject;
     struct claims *claims = &r->judge.claims;
@@ -195,15 +185,13 @@ static bool check_time(struct request *r, attn_error *why) {
                        "forward or backward",
                        r->subject.text);
     }
-    if (r->peer.text == NULL) {
-        r->peer = (struct subject){.text = own_library()};
-    }
-    r->peer.python = r->subject.python;
-    r->peer.arrays = r->subject.arrays;
-    r->peer.any_library = true;
-    r->peer.direction = r->subject.direction;
+    const char *peer = r->peer.text != NULL ? r->peer.text : own_library();
+    r->peer = (struct subject){.python = r->subject.python,
+                               .arrays = r->subject.arrays,
+                               .direction = r->subject.direction,
+                               .any_library = true};
     return shape_parse(r->shape, dtype, &r->race.problem, why) &&
-           subject_parse(r->peer.text, &r->peer, why);
+           subject_parse(peer, &r->peer, why);
 }
 
 static int check_request(struct request *r, char python[PATH_MAX]) {
@@ -225,14 +213,14 @@ static int check_request(struct request *r, char python[PATH_MAX]) {
 
 /* ---- the run --------------------------------------------------------------------------------- */
 
-static void take(struct report *report, int64_t number, const struct judgement *j) {
+static void take(struct report *report, const struct judgement *j) {
     report->counts[j->judged]++;
     report->run++;
     report->invalid = report->invalid || j->invalid;
     report->worst = fmax(report->worst, j->ratio);
     const bool kept = report->failure_count < KEPT || report->counts[j->judged] == 1;
     if (j->judged != JUDGED_RIGHT && kept) {
-        report->failures[report->failure_count++] = (struct failure){number, *j};
+        report->failures[report->failure_count++] = *j;
     }
 }
 
@@ -244,18 +232,19 @@ static bool run_cases(struct request *r, struct report *report, attn_error *why)
     progress_start(&progress, "judging", false);
     for (int64_t i = first; i < first + count && report->lost < MOST_LOST; i++) {
         struct judgement j;
-        if (!r->judge.opened && !judge_open(&r->judge, why)) {
+        if (r->judge.door.subject == NULL && !judge_open(&r->judge, why)) {
             return false;
         }
         cage_text(&r->judge.door.cage, report->isolation, sizeof report->isolation);
         (model ? judge_model : judge_case)(&r->judge, i, &j);
-        take(report, i, &j);
+        j.number = i;
+        take(report, &j);
         if (r->judge.broken) {
             return explain(why, "%.350s", j.reason);
         }
-        if (j.lost) {
+        if (r->judge.door.lost) {
             report->lost++;
-            judge_close(&r->judge);
+            door_close(&r->judge.door);
         }
         progress_set(&progress, (double)(i - first + 1) / (double)count);
     }
@@ -268,13 +257,17 @@ static bool passed(const struct request *r, const struct report *report) {
            !report->invalid && (r->shape == NULL || report->timed);
 }
 
+static const char *verdict_of(const struct request *r, const struct report *report) {
+    return report->invalid ? "INVALID" : passed(r, report) ? "PASS" : "FAIL";
+}
+
 static bool judge_all(struct request *r, struct report *report, attn_error *why) {
     attn_options options;
     attn_options_init(&options);
     if (attn_open(&options, &r->judge.context, why) != ATTN_OK || !run_cases(r, report, why)) {
         return false;
     }
-    if (r->judge.opened) {
+    if (r->judge.door.subject != NULL) {
         report->busy = !judge_quiet(&r->judge, &report->last);
     }
     if (r->shape != NULL && !report->busy && report->counts[JUDGED_RIGHT] == report->run) {
@@ -293,15 +286,11 @@ static void print_repeat(const struct request *r, FILE *out, int64_t number) {
     fprintf(out, "attest judge");
     for (int i = 0; i < r->argc; i++) {
         const char *word = r->argv[i];
+        const size_t length = strcspn(word, "=");
         bool skip = strcmp(word, "--json") == 0;
-        for (size_t k = 0; k < sizeof left_out / sizeof *left_out; k++) {
-            const size_t length = strlen(left_out[k]);
-            if (strncmp(word, left_out[k], length) == 0 &&
-                (word[length] == '\0' || word[length] == '=')) {
-                i += word[length] == '\0';
-                skip = true;
-                break;
-            }
+        for (size_t k = 0; k < sizeof left_out / sizeof *left_out && !skip; k++) {
+            skip = strlen(left_out[k]) == length && strncmp(word, left_out[k], length) == 0;
+            i += skip && word[length] == '\0'; /* its value is the next word */
         }
         if (!skip) {
             fputc(' ', out);
@@ -311,11 +300,11 @@ static void print_repeat(const struct request *r, FILE *out, int64_t number) {
     fprintf(out, " --seed %lld --case %lld", (long long)r->seed, (long long)number);
 }
 
-static void print_failure(const struct request *r, const struct failure *f) {
-    printf("case %lld is %s: ", (long long)f->number, JUDGED_NAMES[f->judgement.judged]);
-    print_foreign(stdout, f->judgement.reason, TEXT);
+static void print_failure(const struct request *r, const struct judgement *f) {
+    printf("case %lld is %s: ", (long long)f->number, JUDGED_NAMES[f->judged]);
+    print_foreign(stdout, f->reason, TEXT);
     printf("\n    ");
-    print_foreign(stdout, f->judgement.problem, TEXT);
+    print_foreign(stdout, f->problem, TEXT);
     printf("\n    ");
     print_repeat(r, stdout, f->number);
     printf("\n");
@@ -339,15 +328,14 @@ static void print_text(const struct request *r, const struct report *report) {
     if (report->timed) {
         printf("time       %s: %.4g ms, %.4g ms for the peer: %.3g times as fast (%.3g to %.3g)\n",
                problem_text(&race->problem, problem, sizeof problem), 1e3 * race->p50,
-               1e3 * race->peer_p50, race->ratio, race->low, race->high);
+               1e3 * race->peer_p50, race->ratio.value, race->ratio.low, race->ratio.high);
     } else if (report->last.reason[0] != '\0') {
         printf("%s       ", report->busy ? "idle" : "time");
         print_foreign(stdout, report->last.reason, TEXT);
         printf("\n");
     }
-    printf("%s\n", report->invalid     ? "INVALID: the rule accepted a negative control"
-                   : passed(r, report) ? "PASS"
-                                       : "FAIL");
+    printf("%s%s\n", verdict_of(r, report),
+           report->invalid ? ": the rule accepted a negative control" : "");
 }
 
 static void print_json(const struct request *r, const struct report *report) {
@@ -371,19 +359,17 @@ static void print_json(const struct request *r, const struct report *report) {
     json_real(&json, "worst_ratio", report->worst);
     json_open(&json, "failures", '[');
     for (size_t i = 0; i < report->failure_count; i++) {
-        const struct failure *f = &report->failures[i];
+        const struct judgement *f = &report->failures[i];
         json_open(&json, NULL, '{');
         json_int(&json, "case", f->number);
-        json_text(&json, "judged", JUDGED_NAMES[f->judgement.judged]);
-        json_text(&json, "problem", f->judgement.problem);
-        json_text(&json, "reason", f->judgement.reason);
-        FILE *file = open_memstream(&repeat, &size);
-        if (file != NULL) {
-            print_repeat(r, file, f->number);
-            fclose(file);
-            json_text(&json, "repeat", repeat);
-            free(repeat);
-        }
+        json_text(&json, "judged", JUDGED_NAMES[f->judged]);
+        json_text(&json, "problem", f->problem);
+        json_text(&json, "reason", f->reason);
+        FILE *file = must(open_memstream(&repeat, &size));
+        print_repeat(r, file, f->number);
+        fclose(file);
+        json_text(&json, "repeat", repeat);
+        free(repeat);
         json_close(&json);
     }
     json_close(&json);
@@ -393,13 +379,13 @@ static void print_json(const struct request *r, const struct report *report) {
         json_text(&json, "peer", r->peer.text);
         json_real(&json, "p50_ms", 1e3 * r->race.p50);
         json_real(&json, "peer_p50_ms", 1e3 * r->race.peer_p50);
-        json_real(&json, "ratio", r->race.ratio);
-        json_real(&json, "low", r->race.low);
-        json_real(&json, "high", r->race.high);
+        json_real(&json, "ratio", r->race.ratio.value);
+        json_real(&json, "low", r->race.ratio.low);
+        json_real(&json, "high", r->race.ratio.high);
         json_close(&json);
     }
     json_text(&json, "reason", report->last.reason[0] != '\0' ? report->last.reason : NULL);
-    json_text(&json, "verdict", report->invalid ? "INVALID" : passed(r, report) ? "PASS" : "FAIL");
+    json_text(&json, "verdict", verdict_of(r, report));
     json_close(&json);
 }
 
@@ -485,10 +471,8 @@ int verb_judge(int argc, char **argv) {
              "d_o, **options) and returns\n(dQ, dK, dV).\n\nthe words of --options, and what they "
              "add\n%s",
              claims_help());
-    const struct arg_group groups[] = {
-        {"the candidate", claims, sizeof claims / sizeof *claims},
-        {"the work", work, sizeof work / sizeof *work},
-    };
+    const struct arg_group groups[] = {ARG_GROUP("the candidate", claims),
+                                       ARG_GROUP("the work", work)};
     const struct command command = {
         .verb = "judge",
         .synopsis = "CANDIDATE [options]",
@@ -498,14 +482,12 @@ int verb_judge(int argc, char **argv) {
             "  attest judge solution.py --reference problem.py\n"
             "  attest judge ./libmine.so --options all --dtype fp32,bf16\n"
             "  attest judge kernel.ptx --variant fwd_mma_fp16_d64_64x64_w4_s2 --dtype fp16\n",
-        .groups = groups,
-        .group_count = sizeof groups / sizeof *groups,
+        ARG_GROUPS(groups),
         .positional = &positional,
     };
-    switch (args_parse(&command, argc, argv)) {
-    case ARGS_HELP: return EXIT_DONE;
-    case ARGS_BAD: return EXIT_BAD_INPUT;
-    case ARGS_RUN: break;
+    const enum args_result parsed = args_parse(&command, argc, argv);
+    if (parsed != ARGS_RUN) {
+        return parsed == ARGS_HELP ? EXIT_DONE : EXIT_BAD_INPUT;
     }
     const int bad = check_request(&r, python);
     return bad != EXIT_DONE ? bad : judge_and_tell(&r);

@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/conversation.h"
 #include "base/file.h"
@@ -41,15 +40,12 @@ void alone_args(struct alone *a, struct arg args[ALONE_ARGS]) {
 
 /* The folder of the pack, which must be new. */
 static bool choose_folder(struct alone *a, char folder[TEMPORARY_SIZE], attn_error *why) {
-    const time_t now = time(NULL);
-    struct tm utc;
-    char when[32];
+    char name[TIMED_NAME];
     if (!a->keep) {
         return temporary_folder(folder, a->verb, why);
     }
-    strftime(when, sizeof when, "%Y%m%d-%H%M%S", gmtime_r(&now, &utc));
-    snprintf(folder, TEMPORARY_SIZE, a->request.out != NULL ? "%s" : "%s-%s",
-             a->request.out != NULL ? a->request.out : a->verb, when);
+    snprintf(folder, TEMPORARY_SIZE, "%s",
+             a->request.out != NULL ? a->request.out : timed_name(a->verb, name));
     return true;
 }
 
@@ -108,7 +104,7 @@ static void print_text(struct alone *a, const struct alone_view *view) {
         printf("pack: %s\n", a->pack.path);
     }
     printf("\n");
-    view->head(a);
+    puts(view->head);
     print_slots(a, view, NULL);
     for (size_t i = 0; i < json_count_of(refused); i++) {
         printf("%-44s not run: %s\n", json_text_at(json_item(refused, i), "variant"),
@@ -227,10 +223,7 @@ int alone_run(struct alone *a, const struct alone_view *view) {
 
 /* ---- attest sanitize ------------------------------------------------------------------------- */
 
-static void sanitize_head(const struct alone *a) {
-    (void)a;
-    printf("%-44s %7s  verdict\n", "variant", "s");
-}
+static const char SANITIZE_HEAD[] = "variant                                            s  verdict";
 
 /* Names the logs, unless the variant is PASS. */
 static void sanitize_line(struct alone *a, const struct alone_slot *slot) {
@@ -252,7 +245,7 @@ static int run_on_gpu(struct alone *a, const struct alone_view *view) {
 }
 
 int verb_sanitize(int argc, char **argv) {
-    static const struct alone_view VIEW = {sanitize_head, sanitize_line, "logs", NULL, NULL};
+    static const struct alone_view VIEW = {SANITIZE_HEAD, sanitize_line, "logs", NULL, NULL};
     static struct alone alone; /* lists of hundreds of words */
     struct target_request target = {.tool = ""};
     bool as_target = false;
@@ -300,28 +293,19 @@ int verb_sanitize(int argc, char **argv) {
 
 /* ---- attest profile -------------------------------------------------------------------------- */
 
-static const char *const PROFILE_COLUMNS[][2] = {{"SM busy", "sm_busy_percent"},
-                                                 {"tensor", "tensor_pipe_percent"},
-                                                 {"DRAM", "dram_throughput_percent"},
-                                                 {"L2", "l2_throughput_percent"},
-                                                 {"occup.", "occupancy_percent"}};
-enum { COLUMNS = sizeof PROFILE_COLUMNS / sizeof *PROFILE_COLUMNS };
-
-static void profile_head(const struct alone *a) {
-    (void)a;
-    printf("%-44s", "variant");
-    for (int i = 0; i < COLUMNS; i++) {
-        printf(" %7s", PROFILE_COLUMNS[i][0]);
-    }
-    printf("  waits for\n");
-}
+static const char PROFILE_HEAD[] = "variant                                      "
+                                   "SM busy  tensor    DRAM      L2  occup.  waits for";
+static const char *const PROFILE_COLUMNS[] = {"sm_busy_percent", "tensor_pipe_percent",
+                                              "dram_throughput_percent", "l2_throughput_percent",
+                                              "occupancy_percent"};
 
 static void profile_line(struct alone *a, const struct alone_slot *slot) {
     const struct json_value *values = json_at(slot->unit, "values");
     (void)a;
     printf("%-44s", slot->variant);
-    for (int i = 0; values != NULL && i < COLUMNS; i++) {
-        printf(" %7.1f", json_number_at(values, PROFILE_COLUMNS[i][1]));
+    for (size_t i = 0; values != NULL && i < sizeof PROFILE_COLUMNS / sizeof *PROFILE_COLUMNS;
+         i++) {
+        printf(" %7.1f", json_number_at(values, PROFILE_COLUMNS[i]));
     }
     for (size_t i = 0; values != NULL && i < values->as.list.count; i++) {
         const struct json_value *value = json_item(values, i);
@@ -333,7 +317,7 @@ static void profile_line(struct alone *a, const struct alone_slot *slot) {
 }
 
 int verb_profile(int argc, char **argv) {
-    static const struct alone_view VIEW = {profile_head, profile_line, "values", NULL, NULL};
+    static const struct alone_view VIEW = {PROFILE_HEAD, profile_line, "values", NULL, NULL};
     static struct alone alone;
     bool as_target = false;
     alone = (struct alone){.verb = "profile",

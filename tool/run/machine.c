@@ -5,7 +5,8 @@
  *
  *     absent REASON                            or
  *     device NAME, ARCH, ...                   and for each variant of the library
- *     variant NAME IMAGE yes|no REASON         IMAGE: SHA-256 of what is loaded, or -
+ *     variant NAME IMAGE [REASON]              IMAGE: SHA-256 of what is loaded, or -; why it
+ *                                              cannot run there
  *     chosen NAME                              a GPU's choice for some usual problem
  *
  * Invariant: nothing is computed.
@@ -31,9 +32,8 @@ enum { PROBE_SECONDS = 120 };
 static bool take_variant(struct run_device *device, const char *line) {
     struct run_subject subject = {.refusal = ""};
     attn_variant variant;
-    char runs[4];
-    if (sscanf(line, "%95[^\t]\t%64[^\t]\t%3[a-z]\t%255[^\n]", subject.variant, subject.image, runs,
-               subject.refusal) < 3 ||
+    if (sscanf(line, "%95[^\t]\t%64[^\t]\t%255[^\n]", subject.variant, subject.image,
+               subject.refusal) < 2 ||
         !variant_by_name(NULL, subject.variant, &variant, NULL)) {
         return false;
     }
@@ -41,9 +41,6 @@ static bool take_variant(struct run_device *device, const char *line) {
     subject.direction = (int)variant.direction;
     if (strcmp(subject.image, "-") == 0) {
         subject.image[0] = '\0';
-    }
-    if (strcmp(runs, "yes") != 0 && subject.refusal[0] == '\0') {
-        snprintf(subject.refusal, sizeof subject.refusal, "it cannot run here");
     }
     device->subjects = grow(device->subjects, device->count, sizeof *device->subjects);
     device->subjects[device->count++] = subject;
@@ -131,8 +128,7 @@ static void tell_variants(struct target *target, int device) {
         target->runs_as = variant->name;
         const bool loads = !device_is_gpu(target->device) || loaded_image(target, device, hash);
         const bool runs = loads && target_accepts(target, &problem, &why);
-        conversation_answer("variant\t%s\t%s\t%s\t%.240s", variant->name, hash, runs ? "yes" : "no",
-                            runs ? "" : why.text);
+        conversation_answer("variant\t%s\t%s\t%.240s", variant->name, hash, runs ? "" : why.text);
     }
 }
 

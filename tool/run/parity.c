@@ -26,36 +26,27 @@ struct figures {
 };
 static struct figures total;
 
-static struct figures figures_of(const struct json_value *unit) {
+static void add_figures(struct figures *f, const struct json_value *unit) {
     const struct json_value *cases = json_at(unit, "cases"), *values = json_at(unit, "values");
-    struct figures f = {.cases = (int64_t)json_count_of(cases)};
+    f->cases += (int64_t)json_count_of(cases);
     for (size_t i = 0; i < json_count_of(cases); i++) {
         const struct json_value *one = json_item(cases, i);
         const double error = json_number_at(one, "max_error");
         const bool plain = json_at(one, "resamples") == NULL;
         struct judgement judgement = {.gate = GATE_PASS};
         judge_one_case(one, json_int_at(one, "number", 0), &judgement);
-        f.failed += judgement.gate != GATE_PASS;
-        f.borderline += !plain;
-        f.controls += json_int_at(one, "refused", 1);
+        f->failed += judgement.gate != GATE_PASS;
+        f->borderline += !plain;
+        f->controls += json_int_at(one, "refused", 1);
         if (plain && error > 0) {
-            f.ratio = fmax(f.ratio, error / json_number_at(one, "max_allowed"));
+            f->ratio = fmax(f->ratio, error / json_number_at(one, "max_allowed"));
         }
-        f.lse = fmax(f.lse, json_number_at(one, "lse_error"));
+        f->lse = fmax(f->lse, json_number_at(one, "lse_error"));
     }
-    f.launches_failed = json_int_at(values, "launches_differing", 1);
-    f.launches = json_int_at(values, "launches", 1) *
-                 (json_int_at(values, "launch_modes", 1) - f.launches_failed);
-    return f;
-}
-
-static void add_to_total(const struct figures *f) {
-    total.cases += f->cases;
-    total.failed += f->failed;
-    total.borderline += f->borderline;
-    total.controls += f->controls;
-    total.launches += f->launches;
-    total.launches_failed += f->launches_failed;
+    const int64_t differing = json_int_at(values, "launches_differing", 1);
+    f->launches_failed += differing;
+    f->launches +=
+        json_int_at(values, "launches", 1) * (json_int_at(values, "launch_modes", 1) - differing);
 }
 
 /* ---- failures -------------------------------------------------------------------------------- */
@@ -64,25 +55,25 @@ static void add_to_total(const struct figures *f) {
 static const char *repeat_text(const struct alone *a, const char *variant, int64_t number,
                                char *buffer, size_t size) {
     const bool ptx = a->stage.code != NULL && strcmp(a->stage.code, "ptx") == 0;
+    char pattern[128], seed[24], one[24];
+    snprintf(pattern, sizeof pattern, "'^%s$'", variant);
+    snprintf(seed, sizeof seed, "%llu", (unsigned long long)a->request.seed);
+    snprintf(one, sizeof one, "%lld", (long long)number);
     const char *const words[][2] = {
         {" --device ", a->device},
         {" --driver ", a->driver},
         {" --ptx", ptx ? "" : NULL},
         {" --image ", ptx ? NULL : a->stage.code},
         {" --async ", a->stage.async},
-        {" --direction ", a->stage.direction == ATTN_BACKWARD ? "backward" : NULL}};
+        {" --direction ", a->stage.direction == ATTN_BACKWARD ? "backward" : NULL},
+        {" --variant ", pattern},
+        {" --seed ", seed},
+        {" --case ", number >= 0 ? one : NULL}};
     int used = snprintf(buffer, size, "attest parity");
     for (size_t i = 0; i < sizeof words / sizeof *words && (size_t)used < size; i++) {
         if (words[i][1] != NULL) {
             used += snprintf(buffer + used, size - (size_t)used, "%s%s", words[i][0], words[i][1]);
         }
-    }
-    if ((size_t)used < size) {
-        used += snprintf(buffer + used, size - (size_t)used, " --variant '^%s$' --seed %llu",
-                         variant, (unsigned long long)a->request.seed);
-    }
-    if ((size_t)used < size && number >= 0) {
-        snprintf(buffer + used, size - (size_t)used, " --case %lld", (long long)number);
     }
     return buffer;
 }
@@ -169,14 +160,13 @@ static void tell_failures(const struct alone *a, const struct alone_slot *slot, 
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-static void head(const struct alone *a) {
-    (void)a;
-    printf("%-44s %6s %6s %9s %9s %8s %8s %6s\n", "variant", "cases", "failed", "err/allow",
-           "lse/allow", "controls", "launches", "s");
-}
+static const char HEAD[] = "variant                                      "
+                           " cases failed err/allow lse/allow controls launches      s";
 
 static void line(struct alone *a, const struct alone_slot *slot) {
-    const struct figures f = figures_of(slot->unit);
+    struct figures f = {.cases = 0};
+    add_figures(&f, slot->unit);
+    add_figures(&total, slot->unit);
     char lse[32] = "-"; /* backward has none */
     if (a->stage.direction == ATTN_FORWARD) {
         snprintf(lse, sizeof lse, "%.3f", f.lse);
@@ -185,11 +175,11 @@ static void line(struct alone *a, const struct alone_slot *slot) {
            (long long)f.failed, f.ratio, lse, (long long)f.controls, (long long)f.launches,
            slot->seconds);
     tell_failures(a, slot, NULL);
-    add_to_total(&f);
 }
 
 static void put_json(struct alone *a, const struct alone_slot *slot, struct json *json) {
-    const struct figures f = figures_of(slot->unit);
+    struct figures f = {.cases = 0};
+    add_figures(&f, slot->unit);
     json_int(json, "cases", f.cases);
     json_int(json, "failed", f.failed);
     json_int(json, "borderline", f.borderline);
@@ -245,7 +235,7 @@ static bool check(const struct options *o, bool seed_given, bool timeout_given) 
 }
 
 static int start(struct options *o, bool seed_given, bool timeout_given) {
-    static const struct alone_view VIEW = {head, line, NULL, put_json, end};
+    static const struct alone_view VIEW = {HEAD, line, NULL, put_json, end};
     struct alone *a = &o->alone;
     struct stage_alone *stage = &a->stage;
     if (!check(o, seed_given, timeout_given)) {

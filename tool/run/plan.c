@@ -103,13 +103,6 @@ static void open_row(const struct making *making, enum stage stage, const char *
     json_open(json, "subjects", '[');
 }
 
-/* Up to what the caller adds for its stage. */
-static void open_subject(struct json *json, const char *variant, const char *image) {
-    json_open(json, NULL, '{');
-    json_text(json, "variant", variant);
-    json_text(json, "image", image[0] != '\0' ? image : NULL);
-}
-
 static bool is_asked_for(const struct making *making, const struct run_subject *subject) {
     return selected(making, subject->variant, subject->direction);
 }
@@ -160,6 +153,16 @@ static void find_absence(const struct making *making, enum stage stage,
     }
 }
 
+static void put_refusal(const struct making *making, const struct run_subject *subject) {
+    struct json *json = making->json;
+    if (subject->refusal[0] != '\0' && is_asked_for(making, subject)) {
+        json_open(json, NULL, '{');
+        json_text(json, "variant", subject->variant);
+        json_text(json, "reason", subject->refusal);
+        json_close(json);
+    }
+}
+
 static void put_device_row(const struct making *making, enum stage stage,
                            const struct run_device *device) {
     struct json *json = making->json;
@@ -169,7 +172,9 @@ static void put_device_row(const struct making *making, enum stage stage,
     for (size_t i = 0; absent[0] == '\0' && i < device->count; i++) {
         const struct run_subject *subject = &device->subjects[i];
         if (is_subject(making, stage, subject)) {
-            open_subject(json, subject->variant, subject->image);
+            json_open(json, NULL, '{');
+            json_text(json, "variant", subject->variant);
+            json_text(json, "image", subject->image[0] != '\0' ? subject->image : NULL);
             if (stage == BENCH && making->request->full && subject->chosen) {
                 json_int(json, "timings", plan_least_timings(device->name, true, true));
             } else if (stage == PARITY && making->request->alone != NULL) {
@@ -179,17 +184,13 @@ static void put_device_row(const struct making *making, enum stage stage,
         }
     }
     json_close(json);
-    json_open(json, "refused", '[');
-    for (size_t i = 0; absent[0] == '\0' && stage != PROFILE && i < device->count; i++) {
-        const struct run_subject *subject = &device->subjects[i];
-        if (subject->refusal[0] != '\0' && is_asked_for(making, subject)) {
-            json_open(json, NULL, '{');
-            json_text(json, "variant", subject->variant);
-            json_text(json, "reason", subject->refusal);
-            json_close(json);
+    if (stage != INSPECT) {
+        json_open(json, "refused", '[');
+        for (size_t i = 0; absent[0] == '\0' && stage != PROFILE && i < device->count; i++) {
+            put_refusal(making, &device->subjects[i]);
         }
+        json_close(json);
     }
-    json_close(json);
     json_close(json);
 }
 
@@ -212,60 +213,47 @@ static void put_row(const struct making *making, enum stage stage,
 
 /* ---- images ---------------------------------------------------------------------------------- */
 
-/* The cubins of the library one after the other, from {0} on. */
-struct cubins {
-    int32_t variant_index, image_index;
-    attn_variant variant; /* of the last one; size 0: none yet */
-    attn_image image;
-    char hash[SHA256_TEXT];
-};
-
-static bool next_cubin(struct cubins *at) {
-    bool more = at->variant.size > 0 || variant_next(NULL, &at->variant_index, &at->variant);
-    at->image.size = sizeof at->image;
-    for (; more; more = variant_next(NULL, &at->variant_index, &at->variant), at->image_index = 0) {
-        while (variant_image(NULL, at->variant.name, at->image_index, &at->image, NULL) ==
-               ATTN_OK) {
-            at->image_index++;
-            if (at->image.kind == ATTN_IMAGE_CUBIN) {
-                sha256_text(at->image.data, at->image.bytes, at->hash);
-                return true;
-            }
-        }
+static void add_cubin(struct run_device *archs, size_t *count, const attn_variant *variant,
+                      const attn_image *image) {
+    struct run_subject subject = {.family = variant->family, .direction = (int)variant->direction};
+    size_t i = 0;
+    while (i < *count && strcmp(archs[i].name, image->arch) != 0) {
+        i++;
     }
-    return false;
+    struct run_device *arch = &archs[i];
+    if (i == *count) {
+        snprintf(archs[(*count)++].name, sizeof arch->name, "%s", image->arch);
+    }
+    snprintf(subject.variant, sizeof subject.variant, "%s", variant->name);
+    sha256_text(image->data, image->bytes, subject.image);
+    arch->subjects = grow(arch->subjects, arch->count, sizeof subject);
+    arch->subjects[arch->count++] = subject;
 }
 
-/* Inspect looks at machine code, by architecture: no device is needed. */
+/* Inspect looks at machine code: an architecture stands for a device, and no device is needed. */
 static void put_inspect_rows(const struct making *making) {
     enum { ARCHS_MOST = 8 };
-    const char *archs[ARCHS_MOST];
-    int count = 0;
-    bool any = false;
-    for (struct cubins at = {0}; next_cubin(&at); any = true) {
-        int seen = 0;
-        while (seen < count && strcmp(archs[seen], at.image.arch) != 0) {
-            seen++;
-        }
-        if (seen == count && count < ARCHS_MOST && selected(making, at.variant.name, -1)) {
-            archs[count++] = at.image.arch;
-        }
-    }
-    if (!any) {
-        open_row(making, INSPECT, "cubins", "the library was built without kernels for GPUs");
-        json_close(making->json);
-        json_close(making->json);
-    }
-    for (int i = 0; i < count; i++) {
-        open_row(making, INSPECT, archs[i], "");
-        for (struct cubins at = {0}; next_cubin(&at);) {
-            if (strcmp(at.image.arch, archs[i]) == 0 && selected(making, at.variant.name, -1)) {
-                open_subject(making->json, at.variant.name, at.hash);
-                json_close(making->json);
+    struct run_device archs[ARCHS_MOST] = {{.name = ""}};
+    const struct run_device none = {.name = "cubins",
+                                    .absent = "the library was built without kernels for GPUs"};
+    size_t count = 0;
+    attn_variant variant;
+    attn_image image = {.size = sizeof image};
+    for (int32_t i = 0; variant_next(NULL, &i, &variant);) {
+        for (int32_t k = 0;
+             count < ARCHS_MOST && variant_image(NULL, variant.name, k, &image, NULL) == ATTN_OK;
+             k++) {
+            if (image.kind == ATTN_IMAGE_CUBIN) {
+                add_cubin(archs, &count, &variant, &image);
             }
         }
-        json_close(making->json);
-        json_close(making->json);
+    }
+    if (count == 0) {
+        put_row(making, INSPECT, &none);
+    }
+    for (size_t i = 0; i < count; i++) {
+        put_row(making, INSPECT, &archs[i]);
+        free(archs[i].subjects);
     }
 }
 
@@ -436,9 +424,6 @@ bool run_plan_request(const struct json_value *plan, struct run_request *request
 
 static bool same_json(const struct json_value *a, const struct json_value *b) {
     size_t bytes;
-    if (a == NULL || b == NULL) {
-        return a == b;
-    }
     char *one = json_canonical(a, &bytes), *other = json_canonical(b, &bytes);
     const bool same = strcmp(one, other) == 0;
     free(one);

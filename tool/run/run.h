@@ -2,13 +2,12 @@
  *
  * run.h - `attest run`: the request, the plan that follows, and the work.
  *
- *     verb.c      the command line, the lock, the summary, the exit code
+ *     verb.c      the command line, the locks, workers, the summary, the exit code
  *     alone.c     one stage alone; the verbs sanitize and profile
  *     parity.c    the verb parity
  *     plan.c      the plan: which stage of which variant on which device, and what is absent
  *     machine.c   what this machine has: devices, variants that run there, tools
  *     work.c      the slots of the plan: children do those of a row, a unit each (stages/stage.h)
- *     spread.c    the parts of the plan, each by a worker that a command starts
  *
  * Invariant: the parent opens no device. A plan names every variant of the library in each row, as
  * a subject or as one that the device refuses, unless the request left some out and says so. After
@@ -22,8 +21,7 @@
 #include "base/jobs.h"
 #include "pack/evidence.h"
 
-/* Slots are divided by variant: all of a variant are in one part, since a stage that fails ends
- * them. */
+/* Slots are divided by variant: a part has all of a variant, since a stage that fails ends them. */
 struct run_part {
     int64_t number, of; /* 1 to `of`; of 0: there is one part. Number 0: none, the plan alone */
 };
@@ -69,8 +67,7 @@ struct run_device {
     size_t count;
 };
 
-/* Asks a child what the device can do. False and the reason: the child broke off, or there is no
- * memory. */
+/* Asks a child what the device can do. False and the reason: the child broke off. */
 bool run_device_ask(const char *name, struct run_device *device, attn_error *why);
 
 /* The child's side. Returns the exit code. */
@@ -111,19 +108,12 @@ bool run_work(struct pack *pack, const struct run_request *request, attn_error *
 /* How many slots of each part are still to be done, and can be: left[1] to left[parts]. */
 bool run_left(const struct pack *pack, int64_t parts, size_t *left, attn_error *why);
 
-/* The child's side: the slots of row `row` whose numbers are in `slots` ("0,3,7"). Returns the exit
- * code. */
+/* The child's side: the slots of a row with these numbers ("0,3,7"). Returns the exit code. */
 int run_slots(const char *path, int64_t row, const char *slots, int64_t lanes);
 
-/* ---- workers (spread.c) ---------------------------------------------------------------------- */
-
-/* A worker makes the pack with its plan. */
-bool run_spread_plan(const struct run_request *request, const struct jobs *jobs, attn_error *why);
-
-/* Workers do what is left of an open pack. `lost`: why some of it is left still, or "". False and
- * the reason: the pack cannot be read. */
-bool run_spread(const struct pack *pack, const struct run_request *request, const struct jobs *jobs,
-                attn_error *lost, attn_error *why);
+/* "WORD-20260131-235959", for a pack that --out does not name; returns the buffer (verb.c). */
+enum { TIMED_NAME = 64 };
+const char *timed_name(const char *word, char name[TIMED_NAME]);
 
 /* ---- a stage that is a verb of its own (alone.c) ------------------------------------------------
  *
@@ -148,7 +138,7 @@ struct alone_slot {
 
 /* How a stage shows itself: in lines, or as members of the open object. */
 struct alone_view {
-    void (*head)(const struct alone *alone); /* of the table */
+    const char *head; /* of the table */
     void (*line)(struct alone *alone, const struct alone_slot *slot);
     const char *member; /* of the unit, for JSON; NULL: */
     void (*json)(struct alone *alone, const struct alone_slot *slot, struct json *json);

@@ -13,11 +13,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/args.h"
 #include "base/conversation.h"
+#include "base/file.h"
 #include "base/message.h"
 #include "base/random.h"
 #include "cli/verbs.h"
@@ -40,6 +42,113 @@ struct options {
     int64_t lanes;
 };
 
+const char *timed_name(const char *word, char name[TIMED_NAME]) {
+    const time_t now = time(NULL);
+    struct tm utc;
+    char when[32];
+    strftime(when, sizeof when, "%Y%m%d-%H%M%S", gmtime_r(&now, &utc));
+    snprintf(name, TIMED_NAME, "%s-%s", word, when);
+    return name;
+}
+
+/* ---- workers: --jobs -------------------------------------------------------------------------
+ *
+ * The parts of a plan on several GPUs or machines that share the pack's folder. Workers are
+ *
+ *     attest run --part 0/64 --out PACK [the request]      makes the plan
+ *     attest run --resume --part I/64 --out PACK           does the slots of part I
+ *
+ * The number of parts is fixed, so that workers that outlive a killed run hold the locks of the
+ * parts that the next run gives out. A worker has done what the pack holds, whatever it says. */
+
+enum { PARTS = 64 };
+
+struct workers {
+    const struct run_request *request;
+    const struct pack *pack; /* NULL: its plan is to be made */
+    char out[PATH_MAX];      /* workers may have another working directory */
+};
+
+/* The request, for the worker that makes the plan. */
+static void add_request(const struct run_request *r, struct job_words *words) {
+    words->items[words->count++] = r->full ? "--full" : "--quick";
+    for (size_t i = 0; i < r->stages.count; i++) {
+        job_add(words, "--stage", r->stages.items[i]);
+    }
+    for (size_t i = 0; i < r->devices.count; i++) {
+        job_add(words, "--device", r->devices.items[i]);
+    }
+    job_add(words, "--variant", r->variant);
+    job_add(words, "--commit", r->commit);
+    if (!isnan(r->price)) {
+        snprintf(words->texts[2], JOB_TEXT, "%.17g", r->price);
+        job_add(words, "--gpu-hour-price", words->texts[2]);
+    }
+}
+
+/* Task 0 of a pack is part 1. */
+static void put_words(const void *user, size_t task, struct job_words *words) {
+    const struct workers *s = user;
+    const struct run_request *r = s->request;
+    words->items[words->count++] = "run";
+    snprintf(words->texts[0], JOB_TEXT, "%zu/%d", s->pack != NULL ? task + 1 : 0, (int)PARTS);
+    job_add(words, "--part", words->texts[0]);
+    job_add(words, "--out", s->out);
+    if (r->timeout > 0) {
+        snprintf(words->texts[1], JOB_TEXT, "%.17g", r->timeout);
+        job_add(words, "--timeout", words->texts[1]);
+    }
+    if (s->pack != NULL) {
+        words->items[words->count++] = "--resume";
+    } else {
+        add_request(r, words);
+    }
+}
+
+static bool plan_left(const void *user, size_t *left, attn_error *why) {
+    const struct workers *s = user;
+    char path[PATH_MAX + 16];
+    struct stat info;
+    (void)why;
+    snprintf(path, sizeof path, "%s/plan.json", s->out);
+    *left = stat(path, &info) != 0;
+    return true;
+}
+
+static bool parts_left(const void *user, size_t *left, attn_error *why) {
+    const struct workers *s = user;
+    size_t parts[PARTS + 1];
+    const bool good = run_left(s->pack, PARTS, parts, why);
+    memcpy(left, parts + 1, PARTS * sizeof *left);
+    return good;
+}
+
+/* They do what is left of the pack; with none they make it. */
+static bool run_workers(const struct options *o, const struct pack *pack, attn_error *why) {
+    struct workers w = {.request = &o->request, .pack = pack};
+    const struct jobs jobs = {o->jobs.command, pack != NULL ? o->jobs.workers : 1};
+    const struct job_terms terms = {.label = pack != NULL ? "slots" : "plan",
+                                    .tasks = pack != NULL ? PARTS : 1,
+                                    .words = put_words,
+                                    .left = pack != NULL ? parts_left : plan_left,
+                                    .user = &w};
+    struct stat info;
+    attn_error lost = {""};
+    absolute_path(o->request.out, w.out);
+    if ((pack == NULL && stat(o->request.out, &info) == 0 &&
+         !pack_make_folder(o->request.out, why)) ||
+        !jobs_run(&jobs, &terms, &lost, why)) {
+        return false;
+    }
+    if (pack == NULL && lost.text[0] != '\0') {
+        return explain(why, "the worker that makes the plan: %s", lost.text);
+    }
+    if (lost.text[0] != '\0' && conversation_signal() == 0) {
+        complain("run: %s", lost.text);
+    }
+    return true;
+}
+
 /* ---- the pack -------------------------------------------------------------------------------- */
 
 /* Two runs in one pack would do all twice, which is INVALID. Runs of parts share the pack; each
@@ -56,20 +165,18 @@ static bool lock_pack(const char *folder, int kind, attn_error *why) {
 
 static bool lock_part(const char *folder, int64_t number, attn_error *why) {
     char plan[PATH_MAX];
+    const struct flock byte = {
+        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = number, .l_len = 1};
     snprintf(plan, sizeof plan, "%.4000s/plan.json", folder);
     if (!lock_pack(folder, LOCK_SH, why)) {
         return false;
     }
     const int file = open(plan, O_RDWR | O_CLOEXEC);
-    struct flock byte = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = number, .l_len = 1};
     if (file < 0) {
         return explain(why, "%s: %s", plan, strerror(errno));
     }
-    if (fcntl(file, F_OFD_SETLK, &byte) != 0) {
-        close(file);
-        return explain(why, "%s: another attest run is at work in this part of it", folder);
-    }
-    return true;
+    return fcntl(file, F_OFD_SETLK, &byte) == 0 ||
+           explain(why, "%s: another attest run is at work in this part of it", folder);
 }
 
 /* The lock comes before the first file: of two that start in one folder one writes nothing. */
@@ -108,9 +215,9 @@ static bool join_pack(struct pack *pack, struct run_request *request, attn_error
 }
 
 /* The parent of workers: they know the devices, it need not have them. */
-static bool lead_pack(struct pack *pack, struct run_request *request, const struct options *options,
-                      attn_error *why) {
-    return (options->resume || run_spread_plan(request, &options->jobs, why)) &&
+static bool lead_pack(struct pack *pack, const struct options *options, attn_error *why) {
+    const struct run_request *request = &options->request;
+    return (options->resume || run_workers(options, NULL, why)) &&
            pack_open(pack, request->out, why) && lock_part(pack->path, 0, why) &&
            pack_withdraw(pack, EVIDENCE_FILE, why);
 }
@@ -147,8 +254,7 @@ static int finish(const struct options *options, const struct pack *pack) {
     attn_error why = {""};
     if (!evidence_make(pack, &evidence, &why) || !evidence_publish(pack, &evidence, &why)) {
         evidence_free(&evidence);
-        complain("run: %s", why.text);
-        return EXIT_BAD_INPUT;
+        return complain("run: %s", why.text);
     }
     (options->json ? evidence_print_json : evidence_print)(&evidence, pack->path, true);
     const enum gate gate = evidence.judgement.gate;
@@ -163,26 +269,18 @@ static int finish(const struct options *options, const struct pack *pack) {
 
 static bool open_or_start(struct options *options, struct pack *pack, attn_error *why) {
     struct run_request *request = &options->request;
-    if (options->jobs.command != NULL) {
-        return lead_pack(pack, request, options, why);
-    }
-    if (options->resume) {
-        return (request->part.of > 0 ? join_pack : reopen_pack)(pack, request, why);
-    }
-    return start_pack(pack, request, why);
+    return options->jobs.command != NULL ? lead_pack(pack, options, why)
+           : !options->resume            ? start_pack(pack, request, why)
+           : request->part.of > 0        ? join_pack(pack, request, why)
+                                         : reopen_pack(pack, request, why);
 }
 
 static bool work(const struct options *options, struct pack *pack, attn_error *why) {
-    attn_error lost = {""};
-    if (options->jobs.command == NULL) {
-        return (options->request.part.of > 0 && options->request.part.number == 0) ||
-               run_work(pack, &options->request, why);
+    const struct run_part *part = &options->request.part;
+    if (options->jobs.command != NULL) {
+        return run_workers(options, pack, why);
     }
-    const bool good = run_spread(pack, &options->request, &options->jobs, &lost, why);
-    if (good && lost.text[0] != '\0' && conversation_signal() == 0) {
-        complain("run: %s", lost.text);
-    }
-    return good;
+    return (part->of > 0 && part->number == 0) || run_work(pack, &options->request, why);
 }
 
 static int run(struct options *options) {
@@ -251,7 +349,7 @@ static bool check(struct options *o, bool timeout_given, bool workers_given) {
 
 int verb_run(int argc, char **argv) {
     static struct options options; /* lists of hundreds of words */
-    static char out[64];
+    static char out[TIMED_NAME];
     struct run_request *r = &options.request;
     options = (struct options){.request = {.price = NAN}, .jobs = {.workers = 1}};
     struct arg what[] = {
@@ -317,22 +415,17 @@ int verb_run(int argc, char **argv) {
         return parsed == ARGS_HELP ? EXIT_DONE : EXIT_BAD_INPUT;
     }
     switch ((enum job)options.job) {
-    case JOB_PROBE:
-        return run_probe(options.request.devices.count == 1 ? options.request.devices.items[0]
-                                                            : "cpu");
+    case JOB_PROBE: return run_probe(r->devices.count == 1 ? r->devices.items[0] : "cpu");
     case JOB_SLOTS:
-        return run_slots(options.request.out != NULL ? options.request.out : "", options.row,
+        return run_slots(r->out != NULL ? r->out : "", options.row,
                          options.slots != NULL ? options.slots : "", options.lanes);
     case JOB_RUN: break;
     }
     if (!check(&options, how[4].seen, more[1].seen)) {
         return EXIT_BAD_INPUT;
     }
-    if (options.request.out == NULL) {
-        const time_t now = time(NULL);
-        struct tm utc;
-        strftime(out, sizeof out, "evidence-%Y%m%d-%H%M%S", gmtime_r(&now, &utc));
-        options.request.out = out;
+    if (r->out == NULL) {
+        r->out = timed_name("evidence", out);
     }
     return run(&options);
 }

@@ -34,9 +34,13 @@
 
 typedef bool recorder(const struct slot *slot, struct pack *pack, struct json *unit,
                       attn_error *why);
-static recorder *const RECORDERS[STAGES] = {
-    [INSPECT] = record_inspect,   [EMULATE] = record_emulate, [PARITY] = record_parity,
-    [SANITIZE] = record_sanitize, [BENCH] = record_bench,     [PROFILE] = record_profile,
+static const struct {
+    recorder *record;
+    double patience; /* seconds without a line from the child: what the longest slot may take */
+} WORK[STAGES] = {
+    [INSPECT] = {record_inspect, 120}, [EMULATE] = {record_emulate, 300},
+    [PARITY] = {record_parity, 300},   [SANITIZE] = {record_sanitize, 2400},
+    [BENCH] = {record_bench, 600},     [PROFILE] = {record_profile, 600},
 };
 
 /* ---- units ----------------------------------------------------------------------------------- */
@@ -78,8 +82,6 @@ static bool add_broken(const struct pack *pack, const struct json_value *row,
 
 /* ---- the child ------------------------------------------------------------------------------- */
 
-enum result { RECORDED, BROKEN, UNWRITABLE };
-
 static bool record(struct pack *pack, const struct json_value *row,
                    const struct json_value *subject, int64_t after, struct json *unit,
                    attn_error *why) {
@@ -101,50 +103,50 @@ static bool record(struct pack *pack, const struct json_value *row,
         .watched = true,
     };
     return device_alias(&slot.device, &slot.driver, why) &&
-           RECORDERS[stage_of(json_text_at(row, "stage"))](&slot, pack, unit, why);
+           WORK[stage_of(json_text_at(row, "stage"))].record(&slot, pack, unit, why);
 }
 
-static enum result do_slot(struct pack *pack, const struct json_value *row,
-                           const struct json_value *subject, int64_t after, int64_t lanes,
-                           attn_error *why) {
+/* Does a slot and answers; false: nothing was observed, or it cannot be written. */
+static bool do_slot(struct pack *pack, const struct json_value *row, size_t index, int64_t after,
+                    int64_t lanes) {
+    const struct json_value *subject = json_item(json_at(row, "subjects"), index);
     const double started = clock_seconds();
     struct memo memo;
-    attn_error cause = {""};
+    attn_error cause = {""}, why = {""};
+    conversation_answer("start\t%zu", index);
     unit_begin(&memo, pack, row, subject);
     const bool good = record(pack, row, subject, after, &memo.json, &cause);
     const double seconds = clock_seconds() - started;
-    if (!good) {
+    bool written = false;
+    if (good) {
+        json_int(&memo.json, "lanes", lanes);
+        written = unit_end(&memo, pack, seconds, &why);
+    } else {
         json_free(memo_end(&memo, NULL));
-        return add_broken(pack, row, subject, seconds, cause.text, why) ? BROKEN : UNWRITABLE;
+        written = add_broken(pack, row, subject, seconds, cause.text, &why);
     }
-    json_int(&memo.json, "lanes", lanes);
-    return unit_end(&memo, pack, seconds, why) ? RECORDED : UNWRITABLE;
+    if (written) {
+        conversation_answer("done\t%zu", index);
+    } else {
+        conversation_answer("unwritable\t%s", why.text);
+    }
+    return good && written;
 }
 
 /* slots: "0,3,7". */
 static void do_row(struct pack *pack, const struct json_value *row, const char *slots,
                    int64_t lanes) {
-    const struct json_value *subjects = json_at(row, "subjects");
-    enum result result = RECORDED;
+    const size_t count = json_count_of(json_at(row, "subjects"));
     int64_t after = 0;
     for (const char *at = slots; *at != '\0'; at++) {
         after += *at == ',';
     }
-    for (const char *at = slots; result == RECORDED && after >= 0; after--) {
+    bool more = true;
+    for (const char *at = slots; more && after >= 0; after--) {
         char *end;
-        const unsigned long index = strtoul(at, &end, 10);
-        attn_error why = {""};
-        if (index >= json_count_of(subjects)) {
-            break;
-        }
+        const size_t index = strtoul(at, &end, 10);
         at = end + 1;
-        conversation_answer("start\t%lu", index);
-        result = do_slot(pack, row, json_item(subjects, index), after, lanes, &why);
-        if (result == UNWRITABLE) {
-            conversation_answer("unwritable\t%s", why.text);
-        } else {
-            conversation_answer("done\t%lu", index);
-        }
+        more = index < count && do_slot(pack, row, index, after, lanes);
     }
     conversation_answer("end");
 }
@@ -171,12 +173,6 @@ int run_slots(const char *path, int64_t row, const char *slots, int64_t lanes) {
 
 enum { LANES_MOST = 32, GPU_LANES = 8 };
 
-/* Seconds without a line from the child: what the longest slot of a stage may take. */
-static const double PATIENCE[STAGES] = {
-    [INSPECT] = 120,   [EMULATE] = 300, [PARITY] = 300,
-    [SANITIZE] = 2400, [BENCH] = 600,   [PROFILE] = 600,
-};
-
 struct row_work {
     struct pack *pack;
     const struct json_value *row;
@@ -195,7 +191,6 @@ struct lane {
     struct row_work *work;
     size_t *slots, count; /* numbers of subjects */
     size_t next;          /* the first that has not ended */
-    bool started;         /* and it has begun */
     char at[64];          /* the part of it that runs; "": unknown */
     double since;
 };
@@ -269,50 +264,50 @@ static size_t *find_slots(const struct pack *pack, size_t index, const struct ru
 
 /* ---- a lane ---------------------------------------------------------------------------------- */
 
-static void show(struct row_work *work) {
+/* How far the row is, with `more` slots done. */
+static void show(struct row_work *work, size_t more) {
+    pthread_mutex_lock(&work->lock);
+    work->done += more;
     snprintf(work->label, sizeof work->label, "%s %s %zu/%zu", json_text_at(work->row, "stage"),
              json_text_at(work->row, "device"), work->done, work->total);
     progress_set(work->progress, (double)work->done / (double)work->total);
+    pthread_mutex_unlock(&work->lock);
 }
 
-static void tick(void *user) {
-    struct lane *lane = user;
-    pthread_mutex_lock(&lane->work->lock);
-    show(lane->work);
-    pthread_mutex_unlock(&lane->work->lock);
+static void tick(void *lane) {
+    show(((struct lane *)lane)->work, 0);
 }
 
 static bool take_line(void *user, char *line) {
     struct lane *lane = user;
     struct row_work *work = lane->work;
-    char *rest = line, *end;
+    char *rest = line;
     const char *word = strsep(&rest, "\t");
-    if (rest != NULL && strcmp(word, "unwritable") == 0) {
+    if (rest == NULL || lane->next >= lane->count) {
+        return false;
+    }
+    if (strcmp(word, "unwritable") == 0) {
         pthread_mutex_lock(&work->lock);
         work->unwritable = true;
         explain(&work->why, "%s", rest);
         pthread_mutex_unlock(&work->lock);
         return true;
     }
-    if (rest != NULL && lane->started && strcmp(word, "at") == 0) {
+    if (strcmp(word, "at") == 0) {
         snprintf(lane->at, sizeof lane->at, "%s: ", rest);
         return true;
     }
-    const bool starts = strcmp(word, "start") == 0, ends = strcmp(word, "done") == 0;
-    if (rest == NULL || lane->next >= lane->count || starts == ends || starts == lane->started ||
-        strtoul(rest, &end, 10) != lane->slots[lane->next] || *end != '\0') {
+    const bool ends = strcmp(word, "done") == 0;
+    if ((!ends && strcmp(word, "start") != 0) ||
+        strtoul(rest, NULL, 10) != lane->slots[lane->next]) {
         return false;
     }
-    lane->started = starts;
     lane->at[0] = '\0';
-    if (starts) {
-        lane->since = clock_seconds();
-    } else {
+    if (ends) {
         lane->next++;
-        pthread_mutex_lock(&work->lock);
-        work->done++;
-        show(work);
-        pthread_mutex_unlock(&work->lock);
+        show(work, 1);
+    } else {
+        lane->since = clock_seconds();
     }
     return true;
 }
@@ -334,7 +329,6 @@ static void run_child(struct lane *lane) {
                                 work->pack->path, "--row", row,     "--slots", slots,
                                 "--lanes",        lanes,   NULL};
     const size_t before = lane->next;
-    lane->started = false;
     lane->at[0] = '\0';
     lane->since = clock_seconds();
     attn_error reason;
@@ -351,9 +345,9 @@ static void run_child(struct lane *lane) {
     work->unwritable = !add_broken(
         work->pack, work->row, json_item(json_at(work->row, "subjects"), lane->slots[lane->next]),
         clock_seconds() - lane->since, reason.text, &work->why);
-    lane->next++;
-    work->done++;
     pthread_mutex_unlock(&work->lock);
+    lane->next++;
+    show(work, 1);
 }
 
 static void *run_lane(void *argument) {
@@ -375,14 +369,12 @@ static size_t lanes_for(const struct json_value *row, size_t count) {
     const bool emulated = json_is_at(row, "device", "vgpu");
     cpu_set_t set; /* a worker of a cluster has some of the machine's */
     const long cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-    size_t lanes = 1;
-    if (emulated && cores > 1) {
-        lanes = (size_t)cores;
-    } else if (gpu && (stage == PARITY || stage == SANITIZE) && cores > 2) {
-        lanes = cores < 2 * GPU_LANES ? (size_t)cores / 2 : GPU_LANES;
-    }
-    lanes = lanes > LANES_MOST ? LANES_MOST : lanes;
-    return lanes > count ? count : lanes;
+    const size_t shared = cores < 4 ? 1 : cores < 2 * GPU_LANES ? (size_t)cores / 2 : GPU_LANES;
+    const size_t lanes = emulated                                        ? (size_t)cores
+                         : gpu && (stage == PARITY || stage == SANITIZE) ? shared
+                                                                         : 1;
+    const size_t most = count < LANES_MOST ? count : LANES_MOST;
+    return lanes < most ? lanes : most;
 }
 
 static bool run_lanes(struct row_work *work, size_t *slots, size_t count) {
@@ -406,18 +398,17 @@ static bool run_lanes(struct row_work *work, size_t *slots, size_t count) {
     for (size_t i = started; i < lane_count; i++) { /* those without a thread of their own */
         run_lane(&lanes[i]);
     }
-    for (size_t i = 0; i < started; i++) {
-        pthread_join(threads[i], NULL);
+    while (started > 0) {
+        pthread_join(threads[--started], NULL);
     }
     return !work->unwritable;
 }
 
 static bool run_row(struct pack *pack, size_t index, const struct run_request *request,
                     attn_error *why) {
-    const struct json_value *row = &json_at(pack->plan, "rows")->as.list.items[index];
-    const struct json_value *absent = json_at(row, "absent");
+    const struct json_value *row = json_item(json_at(pack->plan, "rows"), index);
     size_t count = 0;
-    if (absent == NULL || absent->kind != JSON_NULL) {
+    if (json_text_at(row, "absent") != NULL) {
         return true;
     }
     size_t *slots = find_slots(pack, index, &request->part, &count, why);
@@ -427,7 +418,7 @@ static bool run_row(struct pack *pack, size_t index, const struct run_request *r
     bool good = true;
     if (count > 0) {
         struct progress progress;
-        const double patience = PATIENCE[stage_of(json_text_at(row, "stage"))];
+        const double patience = WORK[stage_of(json_text_at(row, "stage"))].patience;
         struct row_work work = {.pack = pack,
                                 .row = row,
                                 .index = index,
@@ -436,7 +427,7 @@ static bool run_row(struct pack *pack, size_t index, const struct run_request *r
                                 .progress = &progress,
                                 .total = count};
         progress_start(&progress, work.label, false);
-        show(&work);
+        show(&work, 0);
         good = run_lanes(&work, slots, count) || explain(why, "%s", work.why.text);
         progress_stop(&progress);
     }
