@@ -213,8 +213,8 @@ static void judge_side(const struct pack *pack, const struct json_value *side, i
     size_t bytes = 0;
     enum gate gate = GATE_INVALID;
     char *text = judge_artifact(pack, json_at(side, "log"), &bytes, judgement);
-    FILE *in = text != NULL && entry != NULL ? fmemopen(text, bytes, "r") : NULL;
-    if (in != NULL && sanitizer_log_read(in, (enum sanitizer_tool)tool, entry, &log, &why) &&
+    if (text != NULL && entry != NULL &&
+        sanitizer_log_read(text, bytes, (enum sanitizer_tool)tool, entry, &log, &why) &&
         sanitizer_log_is_of(text, (enum sanitizer_tool)tool, variant, &why)) {
         gate = variant != NULL                      ? sanitizer_judge(&log, code, variants, &why)
                : sanitizer_caught(&log, code, &why) ? GATE_PASS
@@ -222,9 +222,6 @@ static void judge_side(const struct pack *pack, const struct json_value *side, i
     }
     judge(judgement, gate, "%s: %s%.180s", SANITIZER_TOOL_NAMES[tool],
           variant == NULL ? "its planted fault: " : "", why.text);
-    if (in != NULL) {
-        fclose(in);
-    }
     free(text);
 }
 

@@ -20,7 +20,7 @@
 #include "device/vgpu_findings.h"
 #include "pack/plan.h"
 #include "stages/profile/ncu_run.h"
-#include "stages/sanitize/run.h"
+#include "stages/sanitize/target.h"
 #include "stages/stage.h"
 
 static const char OUT_HELP[] =

@@ -100,10 +100,7 @@ static void controls_json(struct json *json, const struct recording *recording) 
             sleep = sleep && m->rows[j].sleep.right;
         }
     }
-    json_open(json, "controls", '[');
-    record_control(json, "sleep", sleep);
-    record_control(json, "differ", differ);
-    json_close(json);
+    record_controls(json, (const struct planted[]){{"sleep", sleep}, {"differ", differ}}, 2);
 }
 
 static void timing_json(struct json *json, const struct measurement *m,
@@ -250,9 +247,7 @@ bool record_bench(const struct slot *slot, struct pack *pack, struct json *unit,
         return false;
     }
     const bool gpu = device_is_gpu(recording.runner->memory);
-    if (gpu) {
-        recording.nvml = nvml_open(recording.runner->context, slot->device, NULL);
-    }
+    recording.nvml = nvml_open(recording.runner->memory);
     bool good = true;
     recording.runner->variant = variant.name;
     for (int i = 0; good && i < problems; i++) {

@@ -400,10 +400,7 @@ static int run(struct request *request) {
     request->options.caches =
         request->cache == CACHE_ALL ? (1U << CACHE_STATES) - 1U : 1U << request->cache;
     request->options.width = 1e-2 * request->width;
-    if (device_is_gpu(request->runner.memory)) { /* without it nothing is known but the times */
-        request->nvml = nvml_open(request->runner.context, request->runner.device, NULL);
-        request->options.nvml = request->nvml;
-    }
+    request->options.nvml = request->nvml = nvml_open(request->runner.memory);
     if (request->shapes > 0) {
         int status = measure_regret(request);
         status = status == EXIT_DONE ? exit_code(request) : status;

@@ -50,7 +50,7 @@ static bool put_unit(const struct slot *slot, struct pack *pack, struct json *un
     }
     budgets = budgets.count == 0 ? budgets_built_in() : budgets;
     const struct budget *budget = budgets_find(&budgets, slot->variant, row->arch);
-    record_only_control(unit, "spill", spill_is_caught(row, image, budget));
+    record_controls(unit, &(struct planted){"spill", spill_is_caught(row, image, budget)}, 1);
     json_open(unit, "values", '{');
     inspect_json(unit, row, true);
     json_int(unit, "tensor_cores", row->tensor_cores);
@@ -61,9 +61,7 @@ static bool put_unit(const struct slot *slot, struct pack *pack, struct json *un
         json_int(unit, "budget_tensor_ops", budget->tensor_ops);
     }
     json_close(unit);
-    json_open(unit, "artifacts", '[');
-    json_text(unit, NULL, log);
-    json_close(unit);
+    json_texts(unit, "artifacts", &(const char *){log}, 1);
     return true;
 }
 

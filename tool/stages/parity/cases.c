@@ -26,6 +26,35 @@ static const double BUDGET = 2e7;
 static const double BUDGET_BACKWARD = 2e6;
 static const float MOST_SCALE_BACKWARD = 100.0F;
 
+/* ---- the target ------------------------------------------------------------------------------ */
+
+struct target target_on(const struct runner *runner, uint64_t seed) {
+    return (struct target){.context = runner->context,
+                           .device = runner->memory,
+                           .seed = seed,
+                           .emulated = vgpu_drives(runner->context)};
+}
+
+bool target_accepts(const struct target *t, attn_problem *accepted, attn_error *why) {
+    const attn_variant *v = &t->variant;
+    for (int i = 0; i < 2 * (ATTN_BF16 + 1); i++) {
+        const int dtype = i / 2;
+        attn_problem p;
+        attn_problem_init(&p);
+        p.dtype = (attn_dtype)dtype;
+        p.causal = i % 2 == 0 ? ATTN_CAUSAL_NONE : ATTN_CAUSAL_TOP_LEFT;
+        p.seq_kv = 16;
+        p.head_dim = v->head_dim_max > 0 && v->head_dim_max < 64 ? v->head_dim_max : 64;
+        problem_suit(v, &p);
+        if ((v->dtypes >> dtype & 1) != 0 &&
+            attn_variant_check(t->context, t->runs_as, &p, why) == ATTN_OK) {
+            *accepted = p;
+            return true;
+        }
+    }
+    return false;
+}
+
 /* ---- kinds ----------------------------------------------------------------------------------- */
 
 /* By number % KINDS_EVERY; all others are plain. */

@@ -77,12 +77,9 @@ void ncu_values_json(struct json *json, const struct ncu_kernel *kernel);
 struct ncu_request {
     const char *ncu;             /* its path */
     const char *device, *driver; /* driver may be NULL */
-    const char *const *variants;
-    int count;       /* NCU_MOST at most */
-    const char *log; /* where everything that was printed goes; must not exist yet */
-    double limit;    /* seconds */
+    const char *pattern;         /* a regular expression for the names of variants */
+    double limit;                /* seconds */
 };
-enum { NCU_MOST = 16 };
 
 /* What was printed, for free(), and what was read from it. Free both in any case. */
 struct ncu_result {

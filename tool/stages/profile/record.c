@@ -8,12 +8,11 @@
 #include <stdio.h>
 
 #include "base/child.h"
-#include "base/file.h"
 #include "device/kernels.h"
 #include "stages/profile/ncu_run.h"
 #include "stages/stage.h"
 
-enum { LIMIT_SECONDS = 240 };
+enum { LIMIT_SECONDS = 240, VARIANTS_MOST = 16 };
 
 /* The last run of ncu. */
 static struct {
@@ -26,26 +25,18 @@ static struct {
 
 /* Profiles the slot's variant and those that follow it. False: nothing was observed. */
 static bool run_batch(const struct slot *slot, const struct pack *pack, attn_error *why) {
-    char ncu[PATH_MAX], folder[TEMPORARY_SIZE], log[TEMPORARY_FILE];
-    const char *names[NCU_MOST];
-    if (!tool_find("ncu", ncu, why) || !temporary_folder(folder, "ncu", why)) {
+    char ncu[PATH_MAX];
+    if (!tool_find("ncu", ncu, why)) {
         return false;
     }
     ncu_result_free(&last.result);
-    batch_fill(&last.batch, pack, slot, "profile", NCU_MOST);
-    for (int i = 0; i < last.batch.count; i++) {
-        names[i] = last.batch.variants[i];
-    }
-    snprintf(log, sizeof log, "%s/ncu.csv", folder);
+    batch_fill(&last.batch, pack, slot, "profile", VARIANTS_MOST);
     const struct ncu_request request = {.ncu = ncu,
                                         .device = slot->device,
                                         .driver = slot->driver,
-                                        .variants = names,
-                                        .count = last.batch.count,
-                                        .log = log,
+                                        .pattern = last.batch.pattern,
                                         .limit = LIMIT_SECONDS};
     last.done = ncu_run(&request, &last.result, &last.why);
-    remove_folder(folder);
     if (last.result.text == NULL) {
         return true;
     }
@@ -68,7 +59,7 @@ bool record_profile(const struct slot *slot, struct pack *pack, struct json *uni
         return false;
     }
     attn_variant variant;
-    record_only_control(unit, "idle", last.result.idle);
+    record_controls(unit, &(struct planted){"idle", last.result.idle}, 1);
     json_open(unit, "values", '{');
     ncu_values_json(unit, kernel);
     /* Without this value the judge expects a busy tensor pipe. */
@@ -76,8 +67,6 @@ bool record_profile(const struct slot *slot, struct pack *pack, struct json *uni
         json_int(unit, "tensor_cores", variant.tensor_cores);
     }
     json_close(unit);
-    json_open(unit, "artifacts", '[');
-    json_text(unit, NULL, last.artifact);
-    json_close(unit);
+    json_texts(unit, "artifacts", &(const char *){last.artifact}, 1);
     return true;
 }

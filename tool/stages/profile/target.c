@@ -53,7 +53,7 @@ static bool profile_one(struct runner *runner, struct cache *cache, const attn_v
 static int profile_all(struct runner *runner, struct cache *cache, const regex_t *regex) {
     attn_variant variant;
     attn_error why = {""};
-    if (!launch_sleep(cache->kernels, SLEEP_NANOSECONDS, runner->stream, &why) ||
+    if (!launch_sleep(cache, SLEEP_NANOSECONDS, runner->stream, &why) ||
         !device_wait(runner->memory, &why)) {
         return complain("profile: target: %s", why.text);
     }
