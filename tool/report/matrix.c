@@ -36,7 +36,7 @@ static const struct claim {
                "tool/device/timing.c timer_run", "tool/pack/timing.c judge_timings",
                "attest bench --device %s"},
     [PROFILE] = {"The GPU's counters show busy SMs, and a busy tensor pipe in kernels that use it.",
-                 "tool/stages/profile/ncu_run.c ncu_report_read", "tool/pack/judge.c judge_values",
+                 "tool/stages/profile/ncu.c ncu_report_read", "tool/pack/judge.c judge_values",
                  "attest profile --device %s"},
 };
 

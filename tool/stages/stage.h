@@ -18,7 +18,7 @@
 #include "base/child.h"
 #include "base/json.h"
 #include "device/runner.h"
-#include "device/vgpu_planted.h"
+#include "device/vgpu_findings.h"
 #include "pack/pack.h"
 
 /* A stage of one variant on one device, as the plan asks for it. Strings outlive the call. */

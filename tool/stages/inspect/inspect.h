@@ -23,17 +23,11 @@ struct budget {
     int64_t tensor_ops; /* the fewest; 0: none at all */
 };
 
-struct budgets {
-    struct budget *lines;
-    size_t count;
-};
+/* Of one cubin after the other: *index is 0 at first. False: there are no more. */
+bool budget_next(int *index, struct budget *budget);
 
-struct budgets budgets_built_in(void);
-void budgets_free(struct budgets *budgets);
-
-/* NULL: there is none. */
-const struct budget *budgets_find(const struct budgets *budgets, const char *variant,
-                                  const char *arch);
+/* False: there is none. */
+bool budget_find(const char *variant, const char *arch, struct budget *budget);
 
 /* ---- one kernel in one cubin ----------------------------------------------------------------- */
 
@@ -48,7 +42,7 @@ struct inspected {
     struct cubin cubin;
     struct cubin_entry entry;
     int64_t spill_bytes; /* stored and loaded, from the log */
-    int64_t tensor_ops, local_ops, instructions;
+    struct sass_counts sass;
     int64_t tensor_demand; /* the fewest matrix instructions that its tile can do with; 0: none */
     char sha256[SHA256_TEXT];
     bool log_bound;       /* the log belongs to this cubin */
@@ -72,10 +66,6 @@ bool inspect_kernel(const struct cubin *cubin, const char sha256[SHA256_TEXT], u
 
 /* "vprintf", "__assertfail": the first such word in the text of PTX; NULL: none. */
 const char *inspect_output_call(const char *ptx);
-
-/* MMA instructions of one mainloop iteration in one warp (or warpgroup), by the shape of the tile:
- * S = QK^T and PV. 0: it uses none. */
-int64_t inspect_demand(const attn_variant *variant);
 
 /* The figures of a row, in the order of the table's columns. */
 enum { INSPECT_FIGURES = 11 };

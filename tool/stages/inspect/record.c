@@ -40,7 +40,7 @@ static bool spill_is_caught(const struct inspected *row, const attn_image *image
 
 static bool put_unit(const struct slot *slot, struct pack *pack, struct json *unit,
                      const struct inspected *row, const attn_image *image, attn_error *why) {
-    static struct budgets budgets;
+    struct budget found;
     char log[SHA256_TEXT];
     if (row->log_fault.text[0] != '\0') {
         return explain(why, "%s", row->log_fault.text);
@@ -48,8 +48,7 @@ static bool put_unit(const struct slot *slot, struct pack *pack, struct json *un
     if (!pack_add_artifact(pack, image->log, strlen(image->log), log, why)) {
         return false;
     }
-    budgets = budgets.count == 0 ? budgets_built_in() : budgets;
-    const struct budget *budget = budgets_find(&budgets, slot->variant, row->arch);
+    const struct budget *budget = budget_find(slot->variant, row->arch, &found) ? &found : NULL;
     record_controls(unit, &(struct planted){"spill", spill_is_caught(row, image, budget)}, 1);
     json_open(unit, "values", '{');
     inspect_json(unit, row, true);

@@ -23,7 +23,6 @@
 #include "cases/cases.h"
 #include "device/runner.h"
 #include "device/vgpu_findings.h"
-#include "device/vgpu_planted.h"
 
 /* ---- what is tried --------------------------------------------------------------------------- */
 

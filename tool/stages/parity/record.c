@@ -13,11 +13,10 @@
 
 #include "base/message.h"
 #include "device/kernels.h"
-#include "device/vgpu_planted.h"
 #include "stages/parity/parity.h"
 #include "stages/stage.h"
 
-/* ---- under the checkers of the virtual GPU ---------------------------------------------------- */
+/* ---- under the checkers of the virtual GPU --------------------------------------------------- */
 
 static void judge_under(struct watch *watch, const struct target *t, int64_t number, size_t order,
                         struct case_result *result) {

@@ -1,20 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ncu_run.c - see ncu_run.h.
+ * ncu.c - see ncu.h.
  */
-#include "stages/profile/ncu_run.h"
+#include "stages/profile/ncu.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
 #include "base/message.h"
-#include "stages/stage.h"
-
-enum { TRY_SECONDS = 60, METRICS_SIZE = 4096 };
-static const double IDLE_PERCENT = 10.0; /* one thread on one SM keeps the others idle */
 
 const char *const NCU_FIGURE_NAMES[NCU_FIGURES] = {
     [NCU_SM_BUSY] = "sm_busy_percent",
@@ -258,110 +253,4 @@ void ncu_values_json(struct json *json, const struct ncu_kernel *kernel) {
         snprintf(key, sizeof key, "stall_%s", NCU_STALL_NAMES[places[i]]);
         json_real(json, key, kernel->stalls[places[i]]);
     }
-}
-
-/* ---- the command line ------------------------------------------------------------------------ */
-
-/* With a comma between them. Stalls are left out of a second try, since GPUs differ in them. */
-static void list_metrics(char *list, size_t size, bool stalls) {
-    size_t used = 0;
-    list[0] = '\0';
-    for (int i = 0; i < NCU_FIGURES && used < size; i++) {
-        used += (size_t)snprintf(list + used, size - used, "%s%s", i > 0 ? "," : "",
-                                 NCU_FIGURE_METRICS[i]);
-    }
-    for (int i = 0; stalls && i < NCU_STALLS && used < size; i++) {
-        used +=
-            (size_t)snprintf(list + used, size - used, "," NCU_STALL_METRIC, NCU_STALL_NAMES[i]);
-    }
-}
-
-static bool run_once(const struct ncu_request *request, const char *log, bool stalls,
-                     struct child *child, attn_error *why) {
-    char self[PATH_MAX], metrics[METRICS_SIZE];
-    list_metrics(metrics, sizeof metrics, stalls);
-    return program_path(self, why) &&
-           stage_run(log, request->limit, child, why, request->ncu, "--csv", "--clock-control",
-                     "none", "--print-units", "base", "--target-processes", "application-only",
-                     "--metrics", metrics, self, "profile", "--target", "--device", request->device,
-                     "--variant", request->pattern, request->driver != NULL ? "--driver" : "",
-                     request->driver != NULL ? request->driver : "", NULL);
-}
-
-/* ---- what came of it ------------------------------------------------------------------------- */
-
-static bool judge(const struct child *child, struct ncu_result *result, attn_error *why) {
-    char text[64];
-    if (strstr(result->text, "ERR_NVGPUCTRPERM") != NULL) {
-        return explain(why, "this user may not read the GPU's counters (ERR_NVGPUCTRPERM)");
-    }
-    if (child->code != 0) {
-        const char *last = strstr(result->text, "attest: ");
-        return explain(why, "ncu: %s%s%.*s", child_text(child, text, sizeof text),
-                       last != NULL ? ": " : "", last != NULL ? (int)strcspn(last, "\r\n") : 0,
-                       last != NULL ? last : "");
-    }
-    const bool read = ncu_report_read(result->text, result->bytes, &result->report, why);
-    const struct ncu_kernel *sleep = ncu_report_find(&result->report, "attest_sleep");
-    result->idle = sleep != NULL && sleep->figures[NCU_SM_BUSY] < IDLE_PERCENT &&
-                   sleep->figures[NCU_TENSOR_PIPE] <= 0.0;
-    return read;
-}
-
-bool ncu_run(const struct ncu_request *request, struct ncu_result *result, attn_error *why) {
-    char folder[TEMPORARY_SIZE], log[TEMPORARY_FILE];
-    struct child child = {.code = -1};
-    *result = (struct ncu_result){0};
-    if (!temporary_folder(folder, "ncu", why)) {
-        return false;
-    }
-    bool ran = true, again = true;
-    for (int try = 0; ran && again && try < 2; try++) {
-        snprintf(log, sizeof log, "%s/ncu%d.csv", folder, try);
-        ran = run_once(request, log, try == 0, &child, why);
-        free(result->text);
-        result->text = ran ? file_read(log, &result->bytes, NULL) : NULL;
-        again = result->text != NULL && strstr(result->text, "Failed to find metric") != NULL;
-    }
-    remove_folder(folder);
-    if (ran && result->text == NULL) { /* it printed nothing */
-        result->text = must(calloc(1, 1));
-    }
-    return ran && judge(&child, result, why);
-}
-
-void ncu_result_free(struct ncu_result *result) {
-    ncu_report_free(&result->report);
-    free(result->text);
-    *result = (struct ncu_result){0};
-}
-
-bool ncu_allowed(const char *ncu, const char *device, const char *driver, attn_error *why) {
-    const struct ncu_request request = {.ncu = ncu,
-                                        .device = device,
-                                        .driver = driver,
-                                        .pattern = "^(none)$", /* none is called so */
-                                        .limit = TRY_SECONDS};
-    struct ncu_result result;
-    const bool done = ncu_run(&request, &result, why), idle = result.idle;
-    ncu_result_free(&result);
-    return done && (idle || explain(why, "ncu: a kernel that sleeps was not seen as idle"));
-}
-
-const struct ncu_kernel *ncu_figures(const struct ncu_result *result, const char *variant,
-                                     attn_error *why) {
-    char line[256], wrong[256];
-    snprintf(line, sizeof line, "target: %s verified\n", variant);
-    snprintf(wrong, sizeof wrong, "target: %s: ", variant);
-    const char *said = strstr(result->text, wrong); /* whatever else it said */
-    if (said != NULL || strstr(result->text, line) == NULL) {
-        said = said != NULL ? said + strlen(wrong) : "the target said nothing about its result";
-        explain(why, "%.*s", (int)strcspn(said, "\r\n"), said);
-        return NULL;
-    }
-    const struct ncu_kernel *kernel = ncu_report_find(&result->report, variant);
-    if (kernel == NULL) {
-        explain(why, "ncu: no launch of %s", variant);
-    }
-    return kernel;
 }
