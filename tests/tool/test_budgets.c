@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * test_budgets.c - proves that the gate of `attest inspect` finds each thing that it is there for,
- * that budgets.def has one line for each cubin, and that the log of another cubin is refused.
+ * that budgets.def names each cubin once, that a tile's shape demands its matrix instructions, and
+ * that the log of another cubin is refused.
  */
 #include "test.h"
 #include "tool/stages/inspect/inspect.h"
@@ -117,6 +118,7 @@ TEST(bound_log) {
     CHECK_EQ(row.spill_bytes, 42);
     CHECK_STR(row.dtype, "fp16,bf16");
     CHECK_EQ(row.smem_dynamic, 7);
+    CHECK_EQ(row.tensor_demand, 0); /* the variant uses no tensor cores */
     CHECK_EQ(row.sass.tensor, 3);
     CHECK_EQ(row.sass.local, 3);
 }
@@ -135,6 +137,39 @@ TEST(log_that_disagrees) {
                       "ptxas info    : Used 23 registers, used 3 barriers, 512 bytes smem\n");
     CHECK_EQ(row.spill_bytes, INSPECT_UNKNOWN);
     CHECK_CONTAINS(row.log_fault.text, "registers: the ptxas log says 23, the cubin 22");
+}
+
+/* What budgets.def said of these tiles when it had a number for each, and ptxas kept. */
+TEST(demand_of_a_tile) {
+    static const struct {
+        attn_variant variant;
+        int64_t demand;
+    } TILES[] = {
+        {{.family = "fwd_mma", .head_dim_max = 128, .block_q = 128, .block_kv = 64, .warps = 4},
+         256},
+        {{.family = "fwd_wmma", .head_dim_max = 64, .block_q = 48, .block_kv = 64, .warps = 8}, 24},
+        {{.family = "fwd_hopper", .head_dim_max = 96, .block_q = 128, .block_kv = 128, .warps = 12},
+         14},
+        {{.family = "fwd_tf32",
+          .dtypes = 1U << ATTN_FP32,
+          .head_dim_max = 256,
+          .block_q = 32,
+          .block_kv = 16,
+          .warps = 2},
+         216},
+        {{.family = "bwd_mma",
+          .head_dim_max = 64,
+          .block_q = 64,
+          .block_kv = 32,
+          .warps = 4,
+          .direction = ATTN_BACKWARD},
+         112},
+    };
+    for (size_t i = 0; i < sizeof TILES / sizeof *TILES; i++) {
+        attn_variant variant = TILES[i].variant;
+        variant.tensor_cores = true;
+        CHECK_EQ(inspect_demand(&variant), TILES[i].demand);
+    }
 }
 
 /* ---- printing and asserting ------------------------------------------------------------------ */

@@ -45,7 +45,6 @@ struct nvml {
     void *library, *device;
     bool ready; /* to be shut down */
     struct functions functions;
-    char name[TEXT], uuid[TEXT], driver[TEXT];
 };
 
 /* ---- open ------------------------------------------------------------------------------------ */
@@ -80,20 +79,10 @@ struct nvml *nvml_open(const struct device *device) {
         return NULL;
     }
     struct nvml *nvml = must(calloc(1, sizeof *nvml));
-    const struct functions *f = &nvml->functions;
-    nvml->ready = load(nvml) && f->init() == NVML_SUCCESS;
+    nvml->ready = load(nvml) && nvml->functions.init() == NVML_SUCCESS;
     if (!nvml->ready || !find_device(nvml, device)) {
         nvml_close(nvml);
         return NULL;
-    }
-    if (f->name(nvml->device, nvml->name, TEXT) != NVML_SUCCESS) {
-        nvml->name[0] = '\0';
-    }
-    if (f->uuid(nvml->device, nvml->uuid, TEXT) != NVML_SUCCESS) {
-        nvml->uuid[0] = '\0';
-    }
-    if (f->driver(nvml->driver, TEXT) != NVML_SUCCESS) {
-        nvml->driver[0] = '\0';
     }
     return nvml;
 }
@@ -223,9 +212,11 @@ void nvml_values_json(struct json *json, const struct nvml_watch *watch) {
 }
 
 void nvml_gpu_json(struct json *json, const struct nvml *nvml) {
-    json_known_text(json, "name", nvml->name);
-    json_known_text(json, "uuid", nvml->uuid);
-    json_known_text(json, "driver_version", nvml->driver);
+    const struct functions *f = &nvml->functions;
+    char text[TEXT];
+    json_known_text(json, "name", f->name(nvml->device, text, TEXT) == NVML_SUCCESS ? text : "");
+    json_known_text(json, "uuid", f->uuid(nvml->device, text, TEXT) == NVML_SUCCESS ? text : "");
+    json_known_text(json, "driver_version", f->driver(text, TEXT) == NVML_SUCCESS ? text : "");
 }
 
 void nvml_watch_json(struct json *json, const struct nvml_watch *watch) {

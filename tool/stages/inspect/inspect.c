@@ -16,14 +16,14 @@
 
 /* ---- budgets --------------------------------------------------------------------------------- */
 
-enum { DTYPES = 3, ARCHS = 2 };
+enum { DTYPES = 3, ARCHS = 2, TILES = 12 }; /* at most in a line */
 
 static const struct {
-    const char *family, *tile, *archs;
+    const char *family, *archs, *tiles;
     int64_t registers, tensor_ops;
 } LINES[] = {
-#define BUDGET(family, tile, archs, registers, tensor_ops)                                         \
-    {#family, #tile, #archs, registers, tensor_ops},
+#define BUDGET(family, archs, registers, tensor_ops, tiles)                                        \
+    {#family, #archs, #tiles, registers, tensor_ops},
 #include "stages/inspect/budgets.def"
 #undef BUDGET
 };
@@ -35,19 +35,29 @@ static bool has_dtype(const char *family, bool fp32) {
     return tf32 == fp32 || strcmp(family, "append_kv") == 0 || strcmp(family, "merge_lse") == 0;
 }
 
+/* The index-th word of a list; its length, 0 past the last. */
+static int word_at(const char *list, int index, const char **word) {
+    *word = list;
+    for (; index > 0 && **word != '\0'; index--) {
+        *word += strcspn(*word, " ");
+        *word += strspn(*word, " ");
+    }
+    return (int)strcspn(*word, " ");
+}
+
 bool budget_next(int *index, struct budget *budget) {
     static const char *const NAMES[DTYPES] = {"fp16", "bf16", "fp32"};
-    for (; *index < LINE_COUNT * DTYPES * ARCHS; ++*index) {
-        char archs[ARCHS][16];
-        const int line = *index / (DTYPES * ARCHS), dtype = *index / ARCHS % DTYPES;
-        const int count = sscanf(LINES[line].archs, "%15s %15s", archs[0], archs[1]);
-        const int arch = *index % ARCHS;
-        if (arch < count && has_dtype(LINES[line].family, dtype == 2)) {
+    for (; *index < LINE_COUNT * TILES * DTYPES * ARCHS; ++*index) {
+        const int line = *index / (TILES * DTYPES * ARCHS), dtype = *index / ARCHS % DTYPES;
+        const char *family = LINES[line].family, *tile, *arch;
+        const int tile_size = word_at(LINES[line].tiles, *index / (DTYPES * ARCHS) % TILES, &tile);
+        const int arch_size = word_at(LINES[line].archs, *index % ARCHS, &arch);
+        if (tile_size > 0 && arch_size > 0 && has_dtype(family, dtype == 2)) {
             budget->registers = LINES[line].registers;
             budget->tensor_ops = LINES[line].tensor_ops;
-            memcpy(budget->arch, archs[arch], sizeof budget->arch);
-            snprintf(budget->variant, sizeof budget->variant, "%s_%s_%s", LINES[line].family,
-                     NAMES[dtype], LINES[line].tile);
+            snprintf(budget->arch, sizeof budget->arch, "%.*s", arch_size, arch);
+            snprintf(budget->variant, sizeof budget->variant, "%s_%s_%.*s", family, NAMES[dtype],
+                     tile_size, tile);
             ++*index;
             return true;
         }
@@ -164,12 +174,11 @@ const char *inspect_output_call(const char *ptx) {
 
 /* ---- figures --------------------------------------------------------------------------------- */
 
-/* MMA instructions of one mainloop iteration in one warp (or warpgroup), by the shape of the tile.
- * wgmma: 64 rows of a warpgroup, 16 of the inner dimension, all columns at once. Elsewhere one
+/* wgmma: 64 rows of a warpgroup, 16 of the inner dimension, all columns at once. Elsewhere one
  * instruction of a warp is 16 x 8 x 16; in fp32 three are 16 x 8 x 8, and QK^T is a loop over 32 of
  * the head dimension. Backward: S and dP at least (wgmma), or 7 GEMMs of a tile, and 8 where dK and
  * dV are apart (portable/bwd_mma.cu); in fp32 dK, dV and dQ have S, dP and a sum each. */
-static int64_t demand_of(const attn_variant *v) {
+int64_t inspect_demand(const attn_variant *v) {
     const int64_t dim = v->head_dim_max;
     if (!v->tensor_cores || v->warps < 1) {
         return 0;
@@ -245,7 +254,7 @@ bool inspect_variant(const attn_variant *variant, const attn_image *image, struc
                               .head_dim = variant->head_dim_max,
                               .smem_dynamic = variant->shared_bytes,
                               .tensor_cores = variant->tensor_cores,
-                              .tensor_demand = demand_of(variant),
+                              .tensor_demand = inspect_demand(variant),
                               .spill_bytes = INSPECT_UNKNOWN};
     snprintf(row->arch, sizeof row->arch, "%s", image->arch);
     name_dtypes(variant->dtypes, row->dtype, sizeof row->dtype);
@@ -344,14 +353,18 @@ static void at_most(struct gate *gate, const char *figure, int64_t value, int64_
     }
 }
 
+int64_t inspect_fewest(const struct inspected *row, const struct budget *budget) {
+    const int64_t more = budget != NULL ? budget->tensor_ops : 0;
+    return row->tensor_demand > more ? row->tensor_demand : more;
+}
+
 static void check_tensor_ops(struct gate *gate, const struct inspected *row,
                              const struct budget *budget) {
     if (!row->tensor_cores) {
         at_most(gate, "tensor_ops", row->sass.tensor, 0);
         return;
     }
-    int64_t fewest = budget != NULL && budget->tensor_ops > 1 ? budget->tensor_ops : 1;
-    fewest = row->tensor_demand > fewest ? row->tensor_demand : fewest;
+    const int64_t wanted = inspect_fewest(row, budget), fewest = wanted > 1 ? wanted : 1;
     if (row->sass.tensor < fewest) {
         fail(gate, "tensor_ops %" PRId64 ", budget at least %" PRId64, row->sass.tensor, fewest);
     }

@@ -15,12 +15,12 @@
 #include "base/sha256.h"
 #include "stages/inspect/cubin.h"
 
-/* ---- budgets.def, one line for each cubin ---------------------------------------------------- */
+/* ---- budgets.def ----------------------------------------------------------------------------- */
 
 struct budget {
     char variant[96], arch[16];
     int64_t registers;  /* the most */
-    int64_t tensor_ops; /* the fewest; 0: none at all */
+    int64_t tensor_ops; /* the fewest, where more than the tile demands; else 0 */
 };
 
 /* Of one cubin after the other: *index is 0 at first. False: there are no more. */
@@ -67,6 +67,9 @@ bool inspect_kernel(const struct cubin *cubin, const char sha256[SHA256_TEXT], u
 /* "vprintf", "__assertfail": the first such word in the text of PTX; NULL: none. */
 const char *inspect_output_call(const char *ptx);
 
+/* MMA instructions of one mainloop iteration in one warp (or warpgroup), by the shape of the tile. */
+int64_t inspect_demand(const attn_variant *variant);
+
 /* The figures of a row, in the order of the table's columns. */
 enum { INSPECT_FIGURES = 11 };
 struct inspect_figure {
@@ -81,6 +84,9 @@ void inspect_values(const struct inspected *row, int64_t values[INSPECT_FIGURES]
 /* The figures as members of the open object, with the names of a unit or of a report; null if
  * unknown. */
 void inspect_json(struct json *json, const struct inspected *row, bool in_unit);
+
+/* The fewest matrix instructions that the row may have. */
+int64_t inspect_fewest(const struct inspected *row, const struct budget *budget);
 
 /* How many of the rules the row breaks, each in a sentence. budget NULL: it has none, which is the
  * first of them. */

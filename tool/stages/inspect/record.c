@@ -57,7 +57,7 @@ static bool put_unit(const struct slot *slot, struct pack *pack, struct json *un
     json_int(unit, "output_calls", (row->output_call != NULL) + (row->ptx_output_call != NULL));
     if (budget != NULL) {
         json_int(unit, "budget_registers", budget->registers);
-        json_int(unit, "budget_tensor_ops", budget->tensor_ops);
+        json_int(unit, "budget_tensor_ops", inspect_fewest(row, budget));
     }
     json_close(unit);
     json_texts(unit, "artifacts", &(const char *){log}, 1);

@@ -131,7 +131,7 @@ static void put_verdict(struct json *json, const struct inspected *row) {
     json_int(json, "tensor_demand", row->tensor_demand);
     json_bool(json, "log_bound", row->log_bound);
     json_known_int(json, "budget_registers", budget != NULL ? budget->registers : -1);
-    json_known_int(json, "budget_tensor_ops", budget != NULL ? budget->tensor_ops : -1);
+    json_known_int(json, "budget_tensor_ops", budget != NULL ? inspect_fewest(row, budget) : -1);
     json_bool(json, "pass", count == 0);
     json_open(json, "failures", '[');
     for (int i = 0; i < count; i++) {

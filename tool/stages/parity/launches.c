@@ -198,8 +198,8 @@ static bool launch(struct bench *b, size_t slot, void *stream, attn_error *why) 
         tensors.o = to;
         tensors.lse = (float *)(void *)(to + b->at[1]);
     }
-    return run_direction(b->target, b->plan, &tensors, b->workspaces[slot % WORKSPACES], stream,
-                         why) == ATTN_OK;
+    return plan_compute(b->plan, b->target->variant.direction, &tensors,
+                        b->workspaces[slot % WORKSPACES], stream, why) == ATTN_OK;
 }
 
 /* `count` launches into the first slots, none of which waits for the host. */

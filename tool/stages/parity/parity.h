@@ -39,7 +39,6 @@ struct target {
 
 /* The device of an open runner; the variant is the caller's to choose. */
 struct target target_on(const struct runner *runner, uint64_t seed);
-
 /* The least that a variant which runs here must accept; false: it takes nothing, and why. */
 bool target_accepts(const struct target *target, attn_problem *accepted, attn_error *why);
 
@@ -81,11 +80,10 @@ static inline bool case_is_poisoned(const struct parity_case *made) {
     return made->kind >= CASE_FUTURE_NAN;
 }
 
-/* Samples case `number` and builds its tensors: a problem that the variant accepts. */
+/* Samples case `number`, a problem that the variant accepts, and builds its tensors; builds them
+ * again, from its recipe (as it is, or with another seed). */
 bool case_make(const struct target *target, int64_t number, struct parity_case *made,
                struct sample *sample, attn_error *why);
-
-/* Builds the sample of a case again, from its recipe (as it is, or with another seed). */
 bool case_build(struct parity_case *made, struct sample *sample);
 
 /* ---- one run --------------------------------------------------------------------------------- */
@@ -93,11 +91,6 @@ bool case_build(struct parity_case *made, struct sample *sample);
 /* Poisons the outputs, computes the sample with the target's variant (backward: after a forward,
  * on a CPU), brings the outputs back into the sample and looks for damage to everything. */
 enum run_result run_sample(const struct target *target, struct sample *sample, attn_error *why);
-
-/* attn_forward or attn_backward. */
-attn_status run_direction(const struct target *target, const attn_plan *plan,
-                          const attn_tensors *tensors, void *workspace, void *stream,
-                          attn_error *why);
 
 /* O and LSE, or the gradients; what the problem does not have is empty. Returns how many. */
 enum { RUN_OUTPUTS = GRADIENTS };

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * ncu.h - Nsight Compute: reads what it prints (ncu.c), and runs several variants under it in one
- * process (record.c). This program starts ncu, which starts this program again as the target (target.c). Each
- * variant is launched once, and before them a kernel in which one thread sleeps: it must read as
- * idle, or nothing else that was read means anything.
+ * process (record.c). This program starts ncu, which starts this program again as the target
+ * (target.c). Each variant is launched once, and before them a kernel in which one thread sleeps:
+ * it must read as idle, or nothing else that was read means anything.
  *
  * Invariant: a figure that is not in the text, or is no number there, is NaN: it passes no gate. A
  * variant's figures are there only if its result, under the profiler, was right.
