@@ -152,6 +152,9 @@ int64_t sample_rows_kv(const struct sample *sample, int64_t batch);
 void sample_visible(const struct sample *sample, int64_t batch, int64_t i, int64_t *low,
                     int64_t *high);
 
+/* Whether it sees key j; any key, if j < 0. */
+bool sample_sees(const struct sample *sample, int64_t batch, int64_t i, int64_t j);
+
 /* Element offsets into the tensors. */
 int64_t sample_at_q(const struct sample *sample, int64_t batch, int64_t head, int64_t row);
 int64_t sample_at_k(const struct sample *sample, int64_t batch, int64_t head, int64_t row);

@@ -115,21 +115,12 @@ bool view_intact(const struct output_view *view, const struct guarded *memory) {
 
 const char *const GRADIENT_NAMES[GRADIENTS] = {"dQ", "dK", "dV", "d_bias", "d_sink", "d_slopes"};
 
-static bool sees_a_key(const struct sample *s, int64_t b, int64_t i) {
-    int64_t low, high;
-    sample_visible(s, b, i, &low, &high);
-    return low <= high;
-}
-
 static bool is_seen(const struct sample *s, int64_t b, int64_t j) {
-    for (int64_t i = 0; i < sample_rows_q(s, b); i++) {
-        int64_t low, high;
-        sample_visible(s, b, i, &low, &high);
-        if (low <= j && j <= high) {
-            return true;
-        }
+    bool seen = false;
+    for (int64_t i = 0; !seen && i < sample_rows_q(s, b); i++) {
+        seen = sample_sees(s, b, i, j);
     }
-    return false;
+    return seen;
 }
 
 static void draw_row(attn_dtype dtype, unsigned char *row, int64_t dim, uint64_t *rng) {
@@ -169,7 +160,7 @@ static void fill_d_o(struct gradients *g, const struct sample *s, const attn_str
     view.strides = (attn_bias_strides){strides->batch, strides->head, strides->row, 1};
     for (int64_t i = 0; i < view_rows(&view); i++) {
         const attn_row row = view_row(&view, i);
-        if (view_has(&view, &row) && row.row >= hidden && sees_a_key(s, row.batch, row.row)) {
+        if (view_has(&view, &row) && row.row >= hidden && sample_sees(s, row.batch, row.row, -1)) {
             draw_row(view.dtype, view_at(&view, &row, 0), view.cols, rng);
         }
     }

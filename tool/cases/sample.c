@@ -47,6 +47,12 @@ void sample_visible(const struct sample *sample, int64_t batch, int64_t i, int64
     --*high;
 }
 
+bool sample_sees(const struct sample *sample, int64_t batch, int64_t i, int64_t j) {
+    int64_t low, high;
+    sample_visible(sample, batch, i, &low, &high);
+    return j < 0 ? low <= high : low <= j && j <= high;
+}
+
 static int64_t offset(const struct sample *sample, const attn_strides *s, const struct guarded *cu,
                       int64_t batch, int64_t head, int64_t row) {
     const int64_t start = sample->full.packed ? ints(cu)[batch] * s->row : batch * s->batch;
@@ -322,11 +328,10 @@ static bool place_tensors(struct sample *s, uint64_t *rng) {
     const attn_problem *p = &s->full;
     const size_t element = attn_dtype_size(p->dtype);
     const bool at_end = rng_chance(rng, 60);
-    if (s->recipe.arrangement == ARRANGE_FUSED) {
-        if (!place_fused(s, at_end)) {
-            return false;
-        }
-    } else {
+    if (s->recipe.arrangement == ARRANGE_FUSED && !place_fused(s, at_end)) {
+        return false;
+    }
+    if (s->recipe.arrangement != ARRANGE_FUSED) {
         const int64_t sizes[3] = {extent_with_gaps(p, &p->q, false, p->head_dim),
                                   extent_with_gaps(p, &p->k, true, p->head_dim),
                                   extent_with_gaps(p, &p->v, true, p->head_dim_v)};

@@ -67,7 +67,7 @@ bool inspect_kernel(const struct cubin *cubin, const char sha256[SHA256_TEXT], u
 /* "vprintf", "__assertfail": the first such word in the text of PTX; NULL: none. */
 const char *inspect_output_call(const char *ptx);
 
-/* MMA instructions of one mainloop iteration in one warp (or warpgroup), by the shape of the tile. */
+/* MMA instructions of a mainloop iteration in one warp (or warpgroup), by the shape of the tile. */
 int64_t inspect_demand(const attn_variant *variant);
 
 /* The figures of a row, in the order of the table's columns. */

@@ -206,40 +206,31 @@ static uint64_t case_seed(const char *variant, uint64_t seed, int64_t number) {
     return mixed + (uint64_t)number * 0x632BE59BD9B4E019u;
 }
 
-/* Of an outsider, which has no variant to ask. */
-static bool make_outside(const struct target *t, struct parity_case *made, struct sample *sample,
-                         uint64_t *state) {
-    for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
-        t->outsider->draw(t->outsider, made, rng_next(state), attempt);
-        if (case_build(made, sample)) {
-            return true;
-        }
-    }
-    return false;
+/* Whether the variant takes the problem; an outsider has none to ask. */
+static bool is_taken(const struct target *t, const attn_problem *problem, attn_error *why) {
+    return t->outsider != NULL ||
+           attn_variant_check(t->context, t->runs_as, problem, why) == ATTN_OK;
 }
 
 bool case_make(const struct target *t, int64_t number, struct parity_case *made,
                struct sample *sample, attn_error *why) {
+    const attn_problem *p = &made->recipe.problem;
     uint64_t state = case_seed(t->variant.name, t->seed, number);
     explain(why, "out of memory for the tensors of a case");
     *made = (struct parity_case){.number = number};
-    if (t->outsider != NULL) {
-        return make_outside(t, made, sample, &state);
-    }
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
-        draw_recipe(t, made, rng_next(&state), attempt);
-        if (made->backward && fabsf(made->recipe.problem.scale) > MOST_SCALE_BACKWARD) {
-            continue;
+        if (t->outsider != NULL) {
+            t->outsider->draw(t->outsider, made, rng_next(&state), attempt);
+        } else {
+            draw_recipe(t, made, rng_next(&state), attempt);
         }
+        const bool steep =
+            t->outsider == NULL && made->backward && fabsf(p->scale) > MOST_SCALE_BACKWARD;
         /* The totals of packed sequences, and the strides, are known when the sample is built. */
-        if (!made->recipe.problem.packed &&
-            attn_variant_check(t->context, t->runs_as, &made->recipe.problem, why) != ATTN_OK) {
+        if (steep || (!p->packed && !is_taken(t, p, why)) || !case_build(made, sample)) {
             continue;
         }
-        if (!case_build(made, sample)) {
-            continue;
-        }
-        if (attn_variant_check(t->context, t->runs_as, &sample->problem, why) == ATTN_OK) {
+        if (is_taken(t, &sample->problem, why)) {
             return true;
         }
         sample_free(sample);

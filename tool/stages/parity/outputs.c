@@ -28,9 +28,7 @@ static bool is_poisoned(const struct case_output *o, int64_t b, int64_t i) {
 /* Whether a poisoned query sees the key; j < 0: whether there is a poisoned query. */
 static bool key_is_poisoned(const struct case_output *o, int64_t b, int64_t j) {
     for (int64_t i = 0; i < sample_rows_q(o->sample, b); i++) {
-        int64_t low, high;
-        sample_visible(o->sample, b, i, &low, &high);
-        if ((j < 0 || (low <= j && j <= high)) && is_poisoned(o, b, i)) {
+        if ((j < 0 || sample_sees(o->sample, b, i, j)) && is_poisoned(o, b, i)) {
             return true;
         }
     }
