@@ -102,31 +102,18 @@ bool vgpu_driver_clean(char *text, size_t size) {
 
 /* The library is the one that this program is linked with: the loader knows its path, and opening
  * that path again gives the same library. */
-static const char *library_path(attn_error *why) {
+bool device_alias(const char **device, const char **driver, attn_error *why) {
     static char path[PATH_MAX];
     Dl_info info;
-    if (path[0] != '\0') {
-        return path;
-    }
-    if (dladdr((const void *)(uintptr_t)vgpu_version, &info) == 0 || info.dli_fname == NULL ||
-        realpath(info.dli_fname, path) == NULL) {
-        path[0] = '\0';
-        explain(why, "device = vgpu: the path of its library is unknown");
-        return NULL;
-    }
-    return path;
-}
-
-bool device_alias(const char **device, const char **driver, attn_error *why) {
     if (strcmp(*device, "vgpu") != 0) {
         return true;
     }
     if (*driver != NULL) {
         return explain(why, "driver = %s: device vgpu brings its own, expected none", *driver);
     }
-    const char *path = library_path(why);
-    if (path == NULL) {
-        return false;
+    if (dladdr((const void *)(uintptr_t)vgpu_version, &info) == 0 || info.dli_fname == NULL ||
+        realpath(info.dli_fname, path) == NULL) {
+        return explain(why, "device = vgpu: the path of its library is unknown");
     }
     *device = "cuda";
     *driver = path;

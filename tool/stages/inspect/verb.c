@@ -31,8 +31,7 @@ struct job {
     regex_t regex;
     struct inspected *rows;
     size_t count;
-    int variants; /* for GPUs in the library, whether selected or not */
-    char *file;   /* of --image, in which the rows point */
+    char *file; /* of --image, in which the rows point */
 };
 
 static bool selected(const struct job *job, const char *name) {
@@ -83,18 +82,6 @@ static int look_at_variant(struct job *job, const attn_variant *variant) {
         job->count++;
     }
     return EXIT_DONE;
-}
-
-static int look_at_library(struct job *job) {
-    attn_variant variant;
-    int status = EXIT_DONE;
-    for (int32_t i = 0; status == EXIT_DONE && variant_next_of_all(NULL, &i, &variant);) {
-        if (strcmp(variant.device, "cuda") == 0) {
-            job->variants++;
-            status = selected(job, variant.name) ? look_at_variant(job, &variant) : EXIT_DONE;
-        }
-    }
-    return status;
 }
 
 /* ---- any cubin ------------------------------------------------------------------------------- */
@@ -276,12 +263,19 @@ static int judge(const struct job *job) {
 /* ---- the verb -------------------------------------------------------------------------------- */
 
 static int inspect_library(struct job *job) {
-    const int status = look_at_library(job);
+    attn_variant variant;
+    attn_error why;
+    int variants = 0; /* for GPUs, whether selected or not */
+    int status = EXIT_DONE;
+    for (int32_t i = 0; status == EXIT_DONE && variant_next_of_all(NULL, &i, &variant);) {
+        const bool gpu = strcmp(variant.device, "cuda") == 0;
+        variants += gpu;
+        status = gpu && selected(job, variant.name) ? look_at_variant(job, &variant) : EXIT_DONE;
+    }
     if (status != EXIT_DONE) {
         return status;
     }
-    if (job->variants == 0) {
-        attn_error why;
+    if (variants == 0) {
         kernels_explain(&why);
         complain("inspect: not run: %s", why.text);
         return EXIT_NOT_RUN;
@@ -289,7 +283,7 @@ static int inspect_library(struct job *job) {
     if (job->count == 0) {
         return complain("inspect: --variant: '%s' matches none of the library's %d variants for "
                         "GPUs",
-                        job->pattern != NULL ? job->pattern : "", job->variants);
+                        job->pattern != NULL ? job->pattern : "", variants);
     }
     print_rows(job);
     return judge(job);
