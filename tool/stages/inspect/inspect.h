@@ -93,11 +93,6 @@ int64_t inspect_fewest(const struct inspected *row, const struct budget *budget)
 int inspect_gate(const struct inspected *row, const struct budget *budget,
                  char failures[INSPECT_FAILURES_MAX][256]);
 
-/* The first image of a variant of the library that is of this kind and, unless that is NULL, has
- * this SHA-256; decompressed. */
-bool own_image(const char *name, attn_image_kind kind, const char *sha256, attn_variant *variant,
-               attn_image *image, attn_error *why);
-
 /* ---- the log of ptxas ---------------------------------------------------------------------------
  *
  * What ptxas -v printed about one kernel when its cubin was made. The log of a cubin
