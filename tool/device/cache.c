@@ -133,7 +133,7 @@ void cache_close(struct cache *cache) {
     if (cache->device != NULL) {
         device_free(cache->device, cache->buffer);
     }
-    if (cache->library != NULL) {
+    if (cache->device != NULL && cache->library != NULL) {
         cache->device->driver.unload(cache->library);
     }
     *cache = (struct cache){0};
