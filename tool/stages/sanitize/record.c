@@ -82,25 +82,24 @@ static bool run_tool(const struct slot *slot, const struct pack *pack, enum sani
     struct sanitizer_log log;
     attn_error cause = {""};
     size_t bytes = 0;
+    bool ran = false, read = false;
     *good = false;
     snprintf(path, sizeof path, "%s/%s.log", here.folder, SANITIZER_TOOL_NAMES[tool]);
     for (int try = 0; !*good && try < (fault != NULL ? FAULT_RUNS : 1); try++) {
         free(data);
-        data =
-            start(slot, tool, fault, path, &child, &cause) ? file_read(path, &bytes, &cause) : NULL;
+        ran = start(slot, tool, fault, path, &child, &cause);
+        data = ran ? file_read(path, &bytes, &cause) : NULL;
         unlink(path);
-        if (data == NULL || !sanitizer_log_read(data, bytes, tool, FAULT_VARIANT, &log, &cause)) {
-            break;
-        }
+        read = data != NULL && sanitizer_log_read(data, bytes, tool, FAULT_VARIANT, &log, &cause);
         kept->code = child.code;
-        *good = fault != NULL
-                    ? sanitizer_caught(&log, child.code, &cause)
-                    : sanitizer_judge(&log, child.code, here.batch.count, &cause) == GATE_PASS;
+        *good = read && (fault != NULL ? sanitizer_caught(&log, child.code, &cause)
+                                       : sanitizer_judge(&log, child.code, here.batch.count,
+                                                         &cause) == GATE_PASS);
     }
-    if (child.code < 0 && data != NULL) {
+    if (ran && child.code < 0) {
         explain(&cause, "%s", child_text(&child, text, sizeof text));
     }
-    const bool done = child.code >= 0 && data != NULL
+    const bool done = read && child.code >= 0
                           ? pack_add_artifact(pack, data, bytes, kept->name, why)
                           : explain(why, "%s: %s", SANITIZER_TOOL_NAMES[tool], cause.text);
     free(data);
