@@ -99,7 +99,7 @@ size_t fake_args_size(const char *kernel);
 void fake_compute(const char *kernel, unsigned int blocks, const struct attn_args *args);
 void fake_compute_backward(const char *kernel, const struct attn_backward_args *args);
 
-/* The kernels that the benchmark brings along (tool/device/bench_kernels.c): one that sleeps, one
+/* The kernels that the benchmark brings along (tool/device/cache.c): one that sleeps, one
  * that compares. They are run whether or not `compute` is set. */
 bool fake_is_aid(const char *kernel);
 void fake_run_aid(const char *kernel, const uint64_t numbers[4]);

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "fuzz/fuzz.h"
-#include "tool/stages/profile/ncu_run.h"
+#include "tool/stages/profile/ncu.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct ncu_report report;

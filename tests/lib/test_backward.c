@@ -78,7 +78,7 @@ static bool make(struct sample *s, struct gradients *g, const struct recipe *rec
     if (!CHECK(sample_make(s, &with))) {
         return false;
     }
-    if (!CHECK(gradients_make(g, s))) {
+    if (!CHECK(gradients_make(g, s, 0))) {
         sample_free(s);
         return false;
     }

@@ -9,7 +9,7 @@
 #define PACK_FIXTURE_H
 
 #include "tool/pack/pack.h"
-#include "tool/stages/profile/ncu_run.h"
+#include "tool/stages/profile/ncu.h"
 
 enum { FIXTURE_SAMPLES = 40 };
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * test_budgets.c - proves that the gate of `attest inspect` finds each thing that it is there for,
- * that budgets.def has one line for each cubin, and that the log of another cubin is refused.
+ * that budgets.def names each cubin once, that a tile's shape demands its matrix instructions, and
+ * that the log of another cubin is refused.
  */
 #include "test.h"
 #include "tool/stages/inspect/inspect.h"
@@ -14,7 +15,7 @@ static struct inspected clean_row(bool tensor_cores) {
                               .arch = "sm_80",
                               .tensor_cores = tensor_cores,
                               .entry.registers = 96,
-                              .tensor_ops = tensor_cores ? 32 : 0};
+                              .sass.tensor = tensor_cores ? 32 : 0};
 }
 
 /* Exactly this one rule is broken. */
@@ -43,18 +44,18 @@ TEST(each_rule) {
     row.spill_bytes = INSPECT_UNKNOWN;
     breaks(&row, &tensor, "spill_bytes unknown, budget 0");
     row = clean_row(true);
-    row.local_ops = 1;
+    row.sass.local = 1;
     breaks(&row, &tensor, "local_ops 1, budget 0");
     row = clean_row(true);
     row.entry.helpers = 1;
     breaks(&row, &tensor, "helpers 1, budget 0");
     row = clean_row(true);
-    row.tensor_ops = 31;
+    row.sass.tensor = 31;
     breaks(&row, &tensor, "tensor_ops 31, budget at least 32");
-    row.tensor_ops = 0;
+    row.sass.tensor = 0;
     breaks(&row, &scalar, "tensor_ops 0, budget at least 1");
     row = clean_row(false);
-    row.tensor_ops = 1;
+    row.sass.tensor = 1;
     breaks(&row, &tensor, "tensor_ops 1, budget 0");
     row = clean_row(false);
     snprintf(row.log_fault.text, sizeof row.log_fault.text, "no log");
@@ -65,8 +66,8 @@ TEST(all_rules_at_once_fit) {
     struct inspected row = clean_row(true);
     row.entry.stack_bytes = row.entry.helpers = 1;
     row.spill_bytes = INSPECT_UNKNOWN;
-    row.local_ops = 1;
-    row.tensor_ops = 0;
+    row.sass.local = 1;
+    row.sass.tensor = 0;
     memset(row.log_fault.text, 'x', sizeof row.log_fault.text - 1);
     CHECK_EQ(inspect_gate(&row, NULL, failures), 7);
 }
@@ -117,8 +118,9 @@ TEST(bound_log) {
     CHECK_EQ(row.spill_bytes, 42);
     CHECK_STR(row.dtype, "fp16,bf16");
     CHECK_EQ(row.smem_dynamic, 7);
-    CHECK_EQ(row.tensor_ops, 3);
-    CHECK_EQ(row.local_ops, 3);
+    CHECK_EQ(row.tensor_demand, 0); /* the variant uses no tensor cores */
+    CHECK_EQ(row.sass.tensor, 3);
+    CHECK_EQ(row.sass.local, 3);
 }
 
 TEST(log_of_another_cubin) {
@@ -135,6 +137,39 @@ TEST(log_that_disagrees) {
                       "ptxas info    : Used 23 registers, used 3 barriers, 512 bytes smem\n");
     CHECK_EQ(row.spill_bytes, INSPECT_UNKNOWN);
     CHECK_CONTAINS(row.log_fault.text, "registers: the ptxas log says 23, the cubin 22");
+}
+
+/* What budgets.def said of these tiles when it had a number for each, and ptxas kept. */
+TEST(demand_of_a_tile) {
+    static const struct {
+        attn_variant variant;
+        int64_t demand;
+    } TILES[] = {
+        {{.family = "fwd_mma", .head_dim_max = 128, .block_q = 128, .block_kv = 64, .warps = 4},
+         256},
+        {{.family = "fwd_wmma", .head_dim_max = 64, .block_q = 48, .block_kv = 64, .warps = 8}, 24},
+        {{.family = "fwd_hopper", .head_dim_max = 96, .block_q = 128, .block_kv = 128, .warps = 12},
+         14},
+        {{.family = "fwd_tf32",
+          .dtypes = 1U << ATTN_FP32,
+          .head_dim_max = 256,
+          .block_q = 32,
+          .block_kv = 16,
+          .warps = 2},
+         216},
+        {{.family = "bwd_mma",
+          .head_dim_max = 64,
+          .block_q = 64,
+          .block_kv = 32,
+          .warps = 4,
+          .direction = ATTN_BACKWARD},
+         112},
+    };
+    for (size_t i = 0; i < sizeof TILES / sizeof *TILES; i++) {
+        attn_variant variant = TILES[i].variant;
+        variant.tensor_cores = true;
+        CHECK_EQ(inspect_demand(&variant), TILES[i].demand);
+    }
 }
 
 /* ---- printing and asserting ------------------------------------------------------------------ */
@@ -181,19 +216,21 @@ TEST(output_of_cubin) {
 /* ---- budgets.def ----------------------------------------------------------------------------- */
 
 TEST(each_variant_has_one_line) {
-    struct budgets budgets = budgets_built_in();
-    CHECK(budgets.count > 100);
-    for (size_t i = 0; i < budgets.count; i++) {
-        const struct budget *line = &budgets.lines[i];
-        CHECK_MSG(budgets_find(&budgets, line->variant, line->arch) == line, "%s %s: two lines",
-                  line->variant, line->arch);
-        CHECK_MSG(line->registers >= 1 && line->registers <= 255 && line->tensor_ops >= 0,
-                  "%s %s: %d registers, %d tensor_ops", line->variant, line->arch,
-                  (int)line->registers, (int)line->tensor_ops);
+    struct budget line, found;
+    int count = 0;
+    for (int i = 0; budget_next(&i, &line); count++) {
+        int same = 0;
+        for (int k = 0; budget_next(&k, &found);) {
+            same += strcmp(found.variant, line.variant) == 0 && strcmp(found.arch, line.arch) == 0;
+        }
+        CHECK_MSG(same == 1, "%s %s: %d lines", line.variant, line.arch, same);
+        CHECK_MSG(line.registers >= 1 && line.registers <= 255 && line.tensor_ops >= 0,
+                  "%s %s: %d registers, %d tensor_ops", line.variant, line.arch,
+                  (int)line.registers, (int)line.tensor_ops);
     }
-    CHECK(budgets_find(&budgets, "fwd_scalar_bf16_d64_32x64_w4_s2", "sm_90") != NULL);
-    CHECK(budgets_find(&budgets, "fwd_scalar_bf16_d64_32x64_w4_s2", "sm_70") == NULL);
-    budgets_free(&budgets);
+    CHECK(count > 100);
+    CHECK(budget_find("fwd_scalar_bf16_d64_32x64_w4_s2", "sm_90", &found));
+    CHECK(!budget_find("fwd_scalar_bf16_d64_32x64_w4_s2", "sm_70", &found));
 }
 
 TEST_MAIN()

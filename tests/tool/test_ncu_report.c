@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "test.h"
-#include "tool/stages/profile/ncu_run.h"
+#include "tool/stages/profile/ncu.h"
 
 #define HEAD                                                                                       \
     "\"ID\",\"Process ID\",\"Process Name\",\"Host Name\",\"Kernel Name\",\"Context\",\"Stream\"," \

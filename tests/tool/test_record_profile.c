@@ -15,7 +15,7 @@
 #include "tool/pack/judge.h"
 #include "tool/pack_fixture.h"
 #include "tool/record_fixture.h"
-#include "tool/stages/profile/ncu_run.h"
+#include "tool/stages/profile/ncu.h"
 
 #define PLAN                                                                                       \
     "{\"schema\": \"" PACK_SCHEMA "\", \"mode\": \"full\", \"tool\": \"0.1.0\", "                  \

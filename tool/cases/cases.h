@@ -22,12 +22,8 @@
 /* ---- guarded memory -------------------------------------------------------------------------- */
 
 struct guarded {
-    unsigned char *map;
-    size_t map_size;
-    unsigned char *data; /* the caller's bytes, 0xFF at first */
-    size_t size;
-    unsigned char *body; /* what is between the pages without access: data and its bands */
-    size_t body_size;
+    unsigned char *map, *data, *body; /* data: the caller's bytes, 0xFF at first; */
+    size_t map_size, size, body_size; /* body: between the pages without access, data and bands */
 };
 
 /* Whether all of the bytes are 0xFF. */
@@ -62,8 +58,7 @@ enum arrangement {
     ARRANGE_COUNT
 };
 
-/* Scales of an fp8 KV cache. */
-enum scales { SCALES_NONE, SCALES_TENSOR, SCALES_HEAD, SCALES_TOKEN, SCALES_COUNT };
+enum scales { SCALES_NONE, SCALES_TENSOR, SCALES_HEAD, SCALES_TOKEN, SCALES_COUNT }; /* of fp8 */
 
 struct recipe {
     uint64_t seed;
@@ -102,17 +97,16 @@ enum recipe_kind {
     RECIPE_NO_QUERIES
 };
 
-/* dtype_kv of a problem for the variant: an fp8 dtype if it takes no other, else -1. */
+/* dtype_kv of a problem for the variant: an fp8 dtype if it takes no other, else -1. Gives a
+ * problem, whose head_dim is final, that dtype and the V that the variant asks for. */
 int32_t dtype_kv_of(const attn_variant *variant);
-
-/* Gives a problem, whose head_dim is final, that dtype and the V that the variant asks for. */
 void problem_suit(const attn_variant *variant, attn_problem *problem);
 
 /* A random problem; later attempts, from 0 on, are simpler. */
 void recipe_draw_within(struct recipe *recipe, uint64_t seed, const struct recipe_limits *limits,
                         enum recipe_kind kind, int attempt);
 
-/* A random problem: any dtype, layout and combination of options. */
+/* One of any dtype, layout and combination of options. */
 void recipe_draw(struct recipe *recipe, uint64_t seed);
 
 /* As one line, for a failure message. */
@@ -138,12 +132,11 @@ struct sample {
     struct gradients *gradients; /* sample_add_gradients; NULL: of forward alone */
 };
 
-/* Builds the sample and remembers its line for a report on SIGSEGV. False: out of memory. */
+/* Builds the sample and remembers its line for a report on SIGSEGV. False: out of memory. Its last
+ * part: bias, mask, slopes and sink, where they are requested. */
 bool sample_make(struct sample *sample, const struct recipe *recipe);
-void sample_free(struct sample *sample);
-
-/* The last part of sample_make: bias, mask, slopes and sink, where they are requested. */
 bool sample_make_extras(struct sample *sample, uint64_t *rng);
+void sample_free(struct sample *sample);
 
 /* A tensor with rows of `dim` elements and as many heads as Q or, with kv, K: its strides, with
  * gaps of one to three times `gap` elements, and the elements that it spans, gaps included. */
@@ -158,6 +151,9 @@ int64_t sample_rows_kv(const struct sample *sample, int64_t batch);
 /* The keys [*low, *high] that query i of this batch entry sees; *low > *high: none. */
 void sample_visible(const struct sample *sample, int64_t batch, int64_t i, int64_t *low,
                     int64_t *high);
+
+/* Whether it sees key j; any key, if j < 0. */
+bool sample_sees(const struct sample *sample, int64_t batch, int64_t i, int64_t j);
 
 /* Element offsets into the tensors. */
 int64_t sample_at_q(const struct sample *sample, int64_t batch, int64_t head, int64_t row);
@@ -191,11 +187,12 @@ struct gradients {
 };
 extern const char *const GRADIENT_NAMES[GRADIENTS]; /* dQ dK dV d_bias d_sink d_slopes */
 
-/* K that a mask hides becomes numbers: NaN may pass a mask in backward. False: out of memory. */
-bool gradients_make(struct gradients *gradients, struct sample *sample);
+/* dO of the first `hidden` queries is NaN. K that a mask hides becomes numbers: NaN may pass a mask
+ * in backward. False: out of memory. */
+bool gradients_make(struct gradients *gradients, struct sample *sample, int64_t hidden);
 void gradients_free(struct gradients *gradients);
 
-/* The same, owned by the sample and freed with it. dO of the first `hidden` queries is NaN. */
+/* The same, owned by the sample and freed with it. */
 bool sample_add_gradients(struct sample *sample, int64_t hidden);
 
 /* Its place among the tensors. */
@@ -222,7 +219,6 @@ struct output_view {
 
 struct output_view view_of_o(const struct sample *sample);
 struct output_view view_of_lse(const struct sample *sample);
-
 /* False: the problem has no such gradient. */
 bool view_of_gradient(const struct gradients *gradients, attn_gradient which,
                       struct output_view *view);
@@ -231,7 +227,6 @@ bool view_of_gradient(const struct gradients *gradients, attn_gradient which,
 int64_t view_rows(const struct output_view *view);
 attn_row view_row(const struct output_view *view, int64_t index);
 bool view_has(const struct output_view *view, const attn_row *row);
-
 unsigned char *view_at(const struct output_view *view, const attn_row *row, int64_t col);
 float view_get(const struct output_view *view, const attn_row *row, int64_t col);
 
@@ -247,11 +242,10 @@ struct expectation {
     double *o, *lse, *twin;
 };
 
-/* Of all rows. NULL, or what went wrong; to be freed in either case. */
+/* Of all rows; of `count` rows, which must come from malloc and are freed with the expectation.
+ * NULL, or what went wrong; to be freed in either case. */
 const char *expectation_make(struct expectation *expected, const attn_context *context,
                              const struct sample *sample);
-
-/* Of `count` rows, which must come from malloc and are freed with the expectation. */
 const char *expectation_make_rows(struct expectation *expected, const attn_context *context,
                                   const struct sample *sample, attn_row *rows, size_t count);
 void expectation_free(struct expectation *expected);

@@ -47,6 +47,12 @@ void sample_visible(const struct sample *sample, int64_t batch, int64_t i, int64
     --*high;
 }
 
+bool sample_sees(const struct sample *sample, int64_t batch, int64_t i, int64_t j) {
+    int64_t low, high;
+    sample_visible(sample, batch, i, &low, &high);
+    return j < 0 ? low <= high : low <= j && j <= high;
+}
+
 static int64_t offset(const struct sample *sample, const attn_strides *s, const struct guarded *cu,
                       int64_t batch, int64_t head, int64_t row) {
     const int64_t start = sample->full.packed ? ints(cu)[batch] * s->row : batch * s->batch;
@@ -188,6 +194,13 @@ static int64_t draw_lengths(int32_t *cu, int64_t batch, int64_t longest, uint64_
     return cu[batch];
 }
 
+/* NULL: out of memory. */
+static int32_t *make_ints(struct guarded *memory, int64_t count) {
+    return guarded_alloc(memory, (size_t)count * sizeof(int32_t), sizeof(int32_t), true)
+               ? (int32_t *)(void *)memory->data
+               : NULL;
+}
+
 /* Pages in any order, some in several places of the table, some in none. */
 static bool make_table(struct sample *s, uint64_t *rng) {
     static const int32_t garbage[] = {-1, INT32_MIN, INT32_MAX, 1 << 20};
@@ -195,12 +208,8 @@ static bool make_table(struct sample *s, uint64_t *rng) {
     const int32_t *used = ints(&s->used);
     const int64_t most = (p->seq_kv + p->page_size - 1) / p->page_size;
     const int64_t stride = p->block_table_stride > 0 ? p->block_table_stride : most;
-    if (!guarded_alloc(&s->table, (size_t)(p->batch * stride) * sizeof(int32_t), sizeof(int32_t),
-                       true)) {
-        return false;
-    }
-    int32_t *table = (int32_t *)(void *)s->table.data;
-    for (int64_t i = 0; i < p->batch * stride; i++) {
+    int32_t *table = make_ints(&s->table, p->batch * stride);
+    for (int64_t i = 0; table != NULL && i < p->batch * stride; i++) {
         table[i] = garbage[rng_range(rng, 0, 3)];
     }
     int64_t entries = 0;
@@ -209,7 +218,7 @@ static bool make_table(struct sample *s, uint64_t *rng) {
     }
     const int64_t least = entries + rng_range(rng, entries > 0 ? 0 : 1, 3);
     p->num_pages = p->num_pages > least ? p->num_pages : least;
-    int32_t *order = calloc((size_t)p->num_pages, sizeof *order);
+    int32_t *order = table != NULL ? calloc((size_t)p->num_pages, sizeof *order) : NULL;
     for (int64_t i = 0; order && i < p->num_pages; i++) { /* a random permutation */
         const int64_t from = rng_range(rng, 0, i);
         order[i] = order[from];
@@ -228,16 +237,13 @@ static bool make_table(struct sample *s, uint64_t *rng) {
 /* How many rows of each sequence exist. */
 static bool draw_used(struct sample *s, struct guarded *memory,
                       int64_t (*stored)(const struct sample *, int64_t), uint64_t *rng) {
-    const int64_t batch = s->problem.batch;
-    if (!guarded_alloc(memory, (size_t)batch * sizeof(int32_t), sizeof(int32_t), true)) {
-        return false;
-    }
-    for (int64_t b = 0; b < batch; b++) {
+    int32_t *lengths = make_ints(memory, s->problem.batch);
+    for (int64_t b = 0; lengths != NULL && b < s->problem.batch; b++) {
         const int64_t all = stored(s, b);
         const int64_t used = rng_chance(rng, 15) ? 0 : rng_range(rng, 0, all);
-        ((int32_t *)(void *)memory->data)[b] = (int32_t)(rng_chance(rng, 15) ? all : used);
+        lengths[b] = (int32_t)(rng_chance(rng, 15) ? all : used);
     }
-    return true;
+    return lengths != NULL;
 }
 
 /* Trees in which a draft has any of the drafts before it as its parent; some rows see nothing, some
@@ -262,26 +268,22 @@ static bool make_drafts(struct sample *s, uint64_t *rng) {
 /* As far as a mask can tell. */
 static bool make_offsets(struct sample *s, uint64_t *rng) {
     const attn_problem *p = &s->problem;
-    if (!guarded_alloc(&s->offsets, (size_t)p->batch * sizeof(int32_t), sizeof(int32_t), true)) {
-        return false;
+    const int64_t most = p->seq_q + p->seq_kv;
+    int32_t *offsets = make_ints(&s->offsets, p->batch);
+    for (int64_t b = 0; offsets != NULL && b < p->batch; b++) {
+        offsets[b] = (int32_t)rng_range(rng, -most, most);
     }
-    for (int64_t b = 0; b < p->batch; b++) {
-        ((int32_t *)(void *)s->offsets.data)[b] =
-            (int32_t)rng_range(rng, -p->seq_q - p->seq_kv, p->seq_q + p->seq_kv);
-    }
-    return true;
+    return offsets != NULL;
 }
 
 static bool make_lengths(struct sample *s, uint64_t *rng) {
     attn_problem *p = &s->problem;
-    const size_t batch = (size_t)p->batch;
     if (p->packed) {
-        if (!guarded_alloc(&s->cu_q, (batch + 1) * sizeof(int32_t), sizeof(int32_t), true) ||
-            !guarded_alloc(&s->cu_kv, (batch + 1) * sizeof(int32_t), sizeof(int32_t), true)) {
+        int32_t *cu_q = make_ints(&s->cu_q, p->batch + 1);
+        int32_t *cu_kv = make_ints(&s->cu_kv, p->batch + 1);
+        if (cu_q == NULL || cu_kv == NULL) {
             return false;
         }
-        int32_t *cu_q = (int32_t *)(void *)s->cu_q.data;
-        int32_t *cu_kv = (int32_t *)(void *)s->cu_kv.data;
         p->total_q = draw_lengths(cu_q, p->batch, p->seq_q, rng);
         p->total_kv = draw_lengths(cu_kv, p->batch, p->seq_kv, rng);
         if (s->recipe.arrangement == ARRANGE_FUSED) {
@@ -322,11 +324,10 @@ static bool place_tensors(struct sample *s, uint64_t *rng) {
     const attn_problem *p = &s->full;
     const size_t element = attn_dtype_size(p->dtype);
     const bool at_end = rng_chance(rng, 60);
-    if (s->recipe.arrangement == ARRANGE_FUSED) {
-        if (!place_fused(s, at_end)) {
-            return false;
-        }
-    } else {
+    if (s->recipe.arrangement == ARRANGE_FUSED && !place_fused(s, at_end)) {
+        return false;
+    }
+    if (s->recipe.arrangement != ARRANGE_FUSED) {
         const int64_t sizes[3] = {extent_with_gaps(p, &p->q, false, p->head_dim),
                                   extent_with_gaps(p, &p->k, true, p->head_dim),
                                   extent_with_gaps(p, &p->v, true, p->head_dim_v)};

@@ -56,9 +56,7 @@ static bool is_hidden(const struct sample *s, int64_t b, int64_t hk, int64_t j) 
     const int64_t group = s->full.heads_q / s->full.heads_kv;
     for (int64_t h = hk * group; h < (hk + 1) * group; h++) {
         for (int64_t i = 0; i < sample_rows_q(s, b); i++) {
-            int64_t low, high;
-            sample_visible(s, b, i, &low, &high);
-            if (low <= j && j <= high && *mask_at(s, b, h, i, j) != 0) {
+            if (sample_sees(s, b, i, j) && *mask_at(s, b, h, i, j) != 0) {
                 return false;
             }
         }

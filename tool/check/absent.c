@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * absent.c - what the program says of the virtual GPU where that was left out of the build
- * (-DATTN_VGPU=OFF). It stands for the rest of check/, vgpu_findings.c and
+ * (-DATTN_VGPU=OFF). It stands for the rest of check/, vgpu_findings.c.
  * vgpu_planted.c.
  *
  * Invariant: a request for it is refused with one sentence, never ignored.
@@ -13,7 +13,6 @@
 #include "base/message.h"
 #include "cli/verbs.h"
 #include "device/vgpu_findings.h"
-#include "device/vgpu_planted.h"
 
 static const char ABSENT[] = "the virtual GPU is not built in (-DATTN_VGPU=ON)";
 

@@ -26,8 +26,7 @@ void device_close(struct device *device);
 
 bool device_is_gpu(const struct device *device);
 
-/* Memory aligned for every vector unit (256 bytes); NULL and the reason. Give it
- * back, or leave it to device_close. */
+/* Memory aligned for every vector unit (256 bytes); NULL and the reason. */
 void *device_alloc(struct device *device, size_t bytes, attn_error *why);
 void device_free(struct device *device, void *memory);
 

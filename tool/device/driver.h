@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * driver.h - what the tool calls of the CUDA driver, with the signatures of CUDA 12.0, through
- * attn_driver_function. For this folder alone.
+ * attn_driver_function; and an open device with it. For this folder alone.
  */
 #ifndef ATTEST_DEVICE_DRIVER_H
 #define ATTEST_DEVICE_DRIVER_H
 
-#include "attn_inspect.h"
+#include "device/device.h"
 
+enum { CUDA_SUCCESS = 0 };
 typedef unsigned long long gpu_address;
 
 struct launch_config { /* CUlaunchConfig */
@@ -21,6 +22,7 @@ struct launch_config { /* CUlaunchConfig */
     F(error_name, "cuGetErrorName", (int error, const char **name))                                \
     F(error_text, "cuGetErrorString", (int error, const char **text))                              \
     F(device_get, "cuDeviceGet", (int *device, int ordinal))                                       \
+    F(bus_of, "cuDeviceGetPCIBusId", (char *text, int size, int device))                           \
     F(attribute, "cuDeviceGetAttribute", (int *value, int attribute, int device))                  \
     F(context_retain, "cuDevicePrimaryCtxRetain", (void **context, int device))                    \
     F(context_release, "cuDevicePrimaryCtxRelease", (int device))                                  \
@@ -63,13 +65,17 @@ struct driver {
 #undef DRIVER_FIELD
 };
 
-bool driver_load(struct driver *driver, const attn_context *context, attn_error *why);
+struct device {
+    bool gpu;
+    struct driver driver;
+    int ordinal;   /* the driver's own number of the GPU */
+    void *context; /* its primary context; NULL until retained */
+    void **blocks; /* what device_alloc gave and device_free did not take back */
+    size_t count;
+};
 
-/* True for success; else a sentence with the call (its function, and what it was called with), the
- * error's number, name and text. */
-bool driver_succeeded(const struct driver *driver, int error, const char *call, attn_error *why);
-
-/* The number in "cuda:N"; 0 in "cuda". */
-int driver_ordinal(const char *device);
+/* True for CUDA_SUCCESS; else a sentence with the call (its function, and what it was called with),
+ * the error's number, name and text. */
+bool cuda_succeeded(const struct device *device, int error, const char *call, attn_error *why);
 
 #endif /* ATTEST_DEVICE_DRIVER_H */

@@ -102,25 +102,11 @@ attn_status variant_image(const attn_context *context, const char *name, int32_t
     return status == ATTN_OK && !image_decompress(image, why) ? ATTN_UNSUPPORTED : status;
 }
 
-static attn_status add_ptx(attn_context *context, const char *name, const attn_variant *added,
-                           attn_error *why) {
-    attn_image image;
-    int32_t index = 0;
-    do {
-        image = (attn_image){.size = sizeof image};
-        const attn_status status = attn_variant_image(context, name, index++, &image, why);
-        if (status != ATTN_OK) {
-            return status;
-        }
-    } while (image.kind != ATTN_IMAGE_PTX);
-    return attn_variant_add(context, added, image.data, image.bytes, why);
-}
-
 attn_status variant_add_code(attn_context *context, const char *name, const char *alias,
                              const char *file, attn_error *why) {
+    attn_image image = {.size = sizeof image};
     attn_variant variant;
     attn_error cause = {""};
-    size_t bytes;
     if (variant_by_name(context, alias, &variant, NULL)) {
         return ATTN_OK;
     }
@@ -129,14 +115,18 @@ attn_status variant_add_code(attn_context *context, const char *name, const char
     }
     variant.entry = variant.entry != NULL ? variant.entry : name;
     variant.name = alias;
-    if (file == NULL) {
-        return add_ptx(context, name, &variant, why);
+    attn_status status = ATTN_OK;
+    for (int32_t i = 0; file == NULL && status == ATTN_OK; i++) {
+        status = attn_variant_image(context, name, i, &image, why);
+        if (status == ATTN_OK && image.kind == ATTN_IMAGE_PTX) {
+            return attn_variant_add(context, &variant, image.data, image.bytes, why);
+        }
     }
-    char *data = file_read(file, &bytes, why);
+    char *data = file != NULL ? file_read(file, &image.bytes, why) : NULL;
     if (data == NULL) {
-        return ATTN_INVALID;
+        return file != NULL ? ATTN_INVALID : status;
     }
-    const attn_status status = attn_variant_add(context, &variant, data, bytes, &cause);
+    status = attn_variant_add(context, &variant, data, image.bytes, &cause);
     free(data);
     explain(why, "%.100s: %.280s", file, cause.text);
     return status;

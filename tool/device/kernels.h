@@ -18,11 +18,9 @@ extern const char *const DIRECTION_NAMES[], *const ALL_DIRECTION_NAMES[];
     (&(const attn_plan_options){                                                                   \
         .size = sizeof(attn_plan_options), .variant = (name), .direction = (which)})
 
-/* The variants that compute attention, forward first: *index is 0 at first and then the function's
- * own. False: there are no more. */
+/* The variants that compute attention, forward first; those of attn_append and attn_merge as well.
+ * *index is 0 at first and then the function's own. False: there are no more. */
 bool variant_next(const attn_context *context, int32_t *index, attn_variant *variant);
-
-/* Likewise, and then those of attn_append and attn_merge. */
 bool variant_next_of_all(const attn_context *context, int32_t *index, attn_variant *variant);
 
 /* For a regular expression that matches no variant which computes attention, the end of the
@@ -37,7 +35,6 @@ bool variant_by_name(const attn_context *context, const char *name, attn_variant
 /* A compressed cubin becomes the cubin, which lives as long as the program; any other image is left
  * as it is. False and the reason: the fatbin is damaged. For one thread. */
 bool image_decompress(attn_image *image, attn_error *why);
-
 /* As attn_variant_image, decompressed. */
 attn_status variant_image(const attn_context *context, const char *name, int32_t index,
                           attn_image *image, attn_error *why);

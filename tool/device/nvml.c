@@ -3,7 +3,6 @@
  * nvml.c - see nvml.h. Signatures and numbers are those of nvml.h of CUDA 12.
  */
 #include "device/nvml.h"
-#include "attn_inspect.h"
 
 #include <dlfcn.h>
 #include <math.h>
@@ -32,7 +31,6 @@ static const double PAUSE = 20e-3; /* seconds between two looks */
       (void *device, unsigned long long *mask))
 
 struct functions {
-    const char *(*error_text)(int error);
 #define FIELD(field, name, signature) int(*field) signature;
     NVML_FUNCTIONS(FIELD)
 };
@@ -41,98 +39,59 @@ struct functions {
 static const struct {
     const char *name;
     size_t place; /* in struct functions */
-} FUNCTIONS[] = {{"nvmlErrorString", offsetof(struct functions, error_text)},
-                 NVML_FUNCTIONS(ENTRY)};
+} FUNCTIONS[] = {NVML_FUNCTIONS(ENTRY)};
 
 struct nvml {
     void *library, *device;
     bool ready; /* to be shut down */
     struct functions functions;
-    char name[TEXT], uuid[TEXT], driver[TEXT];
 };
 
 /* ---- open ------------------------------------------------------------------------------------ */
 
-static bool load(struct nvml *nvml, attn_error *why) {
+static bool load(struct nvml *nvml) {
     const char *path = getenv("ATTN_NVML");
     path = path != NULL && path[0] != '\0' ? path : "libnvidia-ml.so.1";
     nvml->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (nvml->library == NULL) {
-        explain(why, "no NVML: %.300s", dlerror());
-        return false;
-    }
-    for (size_t i = 0; i < sizeof FUNCTIONS / sizeof *FUNCTIONS; i++) {
+    for (size_t i = 0; nvml->library != NULL && i < sizeof FUNCTIONS / sizeof *FUNCTIONS; i++) {
         void *function = dlsym(nvml->library, FUNCTIONS[i].name);
         if (function == NULL && FUNCTIONS[i].place == offsetof(struct functions, reasons)) {
             function = dlsym(nvml->library, "nvmlDeviceGetCurrentClocksEventReasons"); /* newer */
         }
         if (function == NULL) {
-            explain(why, "no NVML: %s has no %s", path, FUNCTIONS[i].name);
             return false;
         }
         memcpy((char *)&nvml->functions + FUNCTIONS[i].place, &function, sizeof function);
     }
-    return true;
-}
-
-static bool succeeded(const struct nvml *nvml, int error, const char *call, attn_error *why) {
-    if (error == NVML_SUCCESS) {
-        return true;
-    }
-    const char *text = nvml->functions.error_text(error);
-    return explain(why, "%s: NVML error %d, %s", call, error, text != NULL ? text : "no text");
+    return nvml->library != NULL;
 }
 
 /* By the PCI address, since CUDA and NVML may number GPUs differently. NVML has no GPU at the
  * address of the virtual one. */
-static bool find_device(struct nvml *nvml, const attn_context *context, const char *device,
-                        attn_error *why) {
-    int (*get)(int *handle, int ordinal) = NULL;
-    int (*bus_of)(char *text, int size, int handle) = NULL;
-    void *found[2] = {NULL, NULL};
+static bool find_device(struct nvml *nvml, const struct device *device) {
     char bus[32] = "";
-    int handle = 0;
-    if (attn_driver_function(context, "cuDeviceGet", &found[0], why) != ATTN_OK ||
-        attn_driver_function(context, "cuDeviceGetPCIBusId", &found[1], why) != ATTN_OK) {
-        return false;
-    }
-    memcpy(&get, &found[0], sizeof get);
-    memcpy(&bus_of, &found[1], sizeof bus_of);
-    if (get(&handle, driver_ordinal(device)) != 0 || bus_of(bus, sizeof bus, handle) != 0) {
-        return explain(why, "the driver reports no PCI address of %s", device);
-    }
-    return succeeded(nvml, nvml->functions.by_bus(bus, &nvml->device),
-                     "nvmlDeviceGetHandleByPciBusId", why);
+    return device->driver.bus_of(bus, sizeof bus, device->ordinal) == CUDA_SUCCESS &&
+           nvml->functions.by_bus(bus, &nvml->device) == NVML_SUCCESS;
 }
 
-struct nvml *nvml_open(const attn_context *context, const char *device, attn_error *why) {
-    struct nvml *nvml = must(calloc(1, sizeof *nvml));
-    nvml->ready = load(nvml, why) && succeeded(nvml, nvml->functions.init(), "nvmlInit", why);
-    if (!nvml->ready || !find_device(nvml, context, device, why)) {
-        nvml_close(nvml);
+struct nvml *nvml_open(const struct device *device) {
+    if (!device->gpu) {
         return NULL;
     }
-    const struct functions *f = &nvml->functions;
-    if (f->name(nvml->device, nvml->name, TEXT) != NVML_SUCCESS) {
-        nvml->name[0] = '\0';
-    }
-    if (f->uuid(nvml->device, nvml->uuid, TEXT) != NVML_SUCCESS) {
-        nvml->uuid[0] = '\0';
-    }
-    if (f->driver(nvml->driver, TEXT) != NVML_SUCCESS) {
-        nvml->driver[0] = '\0';
+    struct nvml *nvml = must(calloc(1, sizeof *nvml));
+    nvml->ready = load(nvml) && nvml->functions.init() == NVML_SUCCESS;
+    if (!nvml->ready || !find_device(nvml, device)) {
+        nvml_close(nvml);
+        return NULL;
     }
     return nvml;
 }
 
 void nvml_close(struct nvml *nvml) {
-    if (nvml == NULL) {
-        return;
-    }
-    if (nvml->ready) {
+    if (nvml != NULL && nvml->ready) {
         nvml->functions.shutdown();
     }
-    if (nvml->library != NULL) {
+    if (nvml != NULL && nvml->library != NULL) {
         dlclose(nvml->library);
     }
     free(nvml);
@@ -253,9 +212,11 @@ void nvml_values_json(struct json *json, const struct nvml_watch *watch) {
 }
 
 void nvml_gpu_json(struct json *json, const struct nvml *nvml) {
-    json_known_text(json, "name", nvml->name);
-    json_known_text(json, "uuid", nvml->uuid);
-    json_known_text(json, "driver_version", nvml->driver);
+    const struct functions *f = &nvml->functions;
+    char text[TEXT];
+    json_known_text(json, "name", f->name(nvml->device, text, TEXT) == NVML_SUCCESS ? text : "");
+    json_known_text(json, "uuid", f->uuid(nvml->device, text, TEXT) == NVML_SUCCESS ? text : "");
+    json_known_text(json, "driver_version", f->driver(text, TEXT) == NVML_SUCCESS ? text : "");
 }
 
 void nvml_watch_json(struct json *json, const struct nvml_watch *watch) {

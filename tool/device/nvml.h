@@ -3,10 +3,10 @@
  * nvml.h - the state of a GPU while it is measured: clocks, power, temperature, and what holds its
  * clocks down, as NVIDIA's management library says. It is opened at run time and may be absent.
  *
- *     struct nvml *nvml = nvml_open(context, "cuda:0", &why);   // NULL: not there, and why
- *     struct nvml_watch watch = nvml_watch_begin(nvml);         // looks once
- *     nvml_watch_look(&watch);                                  // as often as one likes
- *     nvml_watch_end(&watch);                                   // samples again
+ *     struct nvml *nvml = nvml_open(device);
+ *     struct nvml_watch watch = nvml_watch_begin(nvml);    // looks once
+ *     nvml_watch_look(&watch);                             // as often as one likes
+ *     nvml_watch_end(&watch);                              // samples again
  *
  * Invariant: a figure that the library did not give is NaN (a mask: not known), never 0.
  */
@@ -16,13 +16,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "attn.h"
 #include "base/json.h"
+#include "device/device.h"
 
 struct nvml;
 
-/* The library is $ATTN_NVML, else libnvidia-ml.so.1. */
-struct nvml *nvml_open(const attn_context *context, const char *device, attn_error *why);
+/* The library is $ATTN_NVML, else libnvidia-ml.so.1. NULL: it, or the device, is not there, or the
+ * device is a CPU. Without it nothing is known but the times. */
+struct nvml *nvml_open(const struct device *device);
 void nvml_close(struct nvml *nvml); /* NULL is fine */
 
 enum nvml_figure { SM_CLOCK_MHZ, MEMORY_CLOCK_MHZ, POWER_WATTS, TEMPERATURE_C, NVML_FIGURES };

@@ -181,11 +181,16 @@ bool runner_prepare(struct runner *runner, attn_error *why) {
     return true;
 }
 
+attn_status plan_compute(const attn_plan *plan, int direction, const attn_tensors *tensors,
+                         void *workspace, void *stream, attn_error *why) {
+    return (direction == ATTN_BACKWARD ? attn_backward : attn_forward)(
+        plan, tensors, workspace, attn_workspace_size(plan), stream, why);
+}
+
 bool runner_compute_on(const struct runner *runner, const attn_tensors *tensors, void *stream,
                        attn_error *why) {
-    return (runner->direction == ATTN_BACKWARD ? attn_backward : attn_forward)(
-               runner->plan, tensors, runner->workspace, attn_workspace_size(runner->plan), stream,
-               why) == ATTN_OK;
+    return plan_compute(runner->plan, runner->direction, tensors, runner->workspace, stream, why) ==
+           ATTN_OK;
 }
 
 bool runner_compute(const struct runner *runner, const attn_tensors *tensors, attn_error *why) {

@@ -32,8 +32,7 @@ struct runner {
 };
 enum { RUNNER_ARGS = 7 };
 
-/* Empties the runner and fills a table with --device, --driver, --variant, --image, --ptx,
- * --threads and --batch-invariant. */
+/* Empties the runner and fills a table of its options. */
 void runner_args(struct runner *runner, struct arg args[RUNNER_ARGS]);
 
 /* True if a GPU was requested. */
@@ -41,6 +40,7 @@ bool runner_wants_gpu(const struct runner *runner);
 
 /* Opens the device. On a GPU its context becomes current in this thread. */
 bool runner_open(struct runner *runner, attn_error *why);
+void runner_close(struct runner *runner);
 
 /* Complains "VERB: why"; the exit code: EXIT_NOT_RUN where the device is absent, else
  * EXIT_BAD_INPUT. */
@@ -50,17 +50,17 @@ int runner_complain(const struct runner *runner, const char *verb, const attn_er
  * runs that code, under the name "VARIANT@FILE" or "VARIANT@ptx". */
 bool runner_plan(struct runner *runner, const attn_problem *problem, attn_error *why);
 
-/* Gives the plan its workspace. */
+/* Gives the plan its workspace, which allows one call in flight. */
 bool runner_prepare(struct runner *runner, attn_error *why);
 
-/* Computes on the runner's stream; on a GPU asynchronous. */
-bool runner_compute(const struct runner *runner, const attn_tensors *tensors, attn_error *why);
+/* attn_forward or attn_backward, by the attn_direction of the plan. */
+attn_status plan_compute(const attn_plan *plan, int direction, const attn_tensors *tensors,
+                         void *workspace, void *stream, attn_error *why);
 
-/* The same on another stream. The workspace allows one call in flight. */
+/* Computes on the runner's stream, or on another one; on a GPU asynchronous. */
+bool runner_compute(const struct runner *runner, const attn_tensors *tensors, attn_error *why);
 bool runner_compute_on(const struct runner *runner, const attn_tensors *tensors, void *stream,
                        attn_error *why);
-
-void runner_close(struct runner *runner);
 
 /* Memory aligned for every vector unit, or NULL; give it to free(). */
 void *allocate_aligned(size_t bytes);

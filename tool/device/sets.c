@@ -84,14 +84,15 @@ static void set_to(attn_tensors *tensors, const struct set_tensor *which, void *
     memcpy((char *)tensors + which->at, &pointer, sizeof pointer);
 }
 
+#define TENSOR(there, field, dtype, dim, count)                                                    \
+    { offsetof(attn_tensors, field), dtype, (there) ? (dim) * (count) : -1 }
+
 static void list_tensors(struct bench_sets *sets) {
     const attn_problem *p = sets->problem;
     const bool backward = is_backward(sets);
     const int64_t rows = p->batch * p->heads_q * p->seq_q;
     const int64_t keys =
         p->heads_kv * (p->page_size > 0 ? p->num_pages * p->page_size : p->batch * p->seq_kv);
-#define TENSOR(there, field, dtype, dim, count)                                                    \
-    { offsetof(attn_tensors, field), dtype, (there) ? (dim) * (count) : -1 }
     const struct set_tensor all[SET_TENSORS] = {
         TENSOR(true, q, p->dtype, p->head_dim, rows),
         TENSOR(true, k, (attn_dtype)p->dtype_kv, p->head_dim, keys),
@@ -115,6 +116,14 @@ static size_t bytes_of_tensor(const struct set_tensor *which) {
     return bytes_of(which->count, which->dtype);
 }
 
+/* How many of `count` sets, at least one, have no more bytes together. */
+static int that_fit(const struct bench_sets *sets, int count, double bytes) {
+    while (count > 1 && count * sets->set_bytes > bytes) {
+        count--;
+    }
+    return count;
+}
+
 bool sets_plan(struct bench_sets *sets, int most, attn_error *why) {
     const attn_problem *p = sets->problem;
     const double queries = (double)p->batch * (double)p->heads_q * (double)p->seq_q;
@@ -134,23 +143,16 @@ bool sets_plan(struct bench_sets *sets, int most, attn_error *why) {
                        (bytes + more) / (1 << 30), on_gpu(sets) ? "the GPU" : "this machine",
                        memory / (1 << 30));
     }
-    const double room = on_gpu(sets) ? SETS_BYTES_GPU : SETS_BYTES_CPU;
+    const int usual = on_gpu(sets) ? MAX_SETS : MAX_SETS_CPU;
     sets->set_bytes = bytes;
-    sets->count = on_gpu(sets) ? MAX_SETS : MAX_SETS_CPU;
-    sets->count = sets->count < most ? sets->count : most;
-    while (sets->count > 1 && sets->count * bytes > room) {
-        sets->count--;
-    }
+    sets->count =
+        that_fit(sets, usual < most ? usual : most, on_gpu(sets) ? SETS_BYTES_GPU : SETS_BYTES_CPU);
     list_tensors(sets);
     return true;
 }
 
 int sets_that_stay(const struct bench_sets *sets) {
-    int count = sets->count;
-    while (count > 1 && count * sets->set_bytes > CACHE_SHARE * (double)sets->cache->bytes) {
-        count--;
-    }
-    return count;
+    return that_fit(sets, sets->count, CACHE_SHARE * (double)sets->cache->bytes);
 }
 
 /* ---- inputs ---------------------------------------------------------------------------------- */
@@ -186,50 +188,44 @@ static void fill_table(uint64_t *rng, int32_t *table, int64_t count) {
     }
 }
 
+static void fill_lengths(int32_t *lengths, int64_t count, int64_t length) {
+    for (int64_t i = 0; i < count; i++) {
+        lengths[i] = (int32_t)length;
+    }
+}
+
 /* Bias, sink, mask and pages; in the device's memory they are those of tensors[0]. Counted in
  * words. */
 static bool make_options(struct bench_sets *sets, attn_error *why) {
-    enum { BIAS, SINK, MASK, TABLE, USED, OPTIONS };
     const attn_problem *p = sets->problem;
     const int64_t pairs = p->seq_q * p->seq_kv;
-    const int64_t count[OPTIONS] = {pairs, p->heads_q, (pairs + 3) / 4, p->num_pages, p->batch};
     const bool paged = p->page_size > 0;
-    const bool wanted[OPTIONS] = {p->bias, p->sink, p->mask, paged, paged};
-    void *host[OPTIONS] = {NULL}, *device[OPTIONS] = {NULL};
-    for (int i = 0; i < OPTIONS; i++) {
-        if (!wanted[i]) {
+    const struct set_tensor options[] = {TENSOR(p->bias, bias, ATTN_FP32, 1, pairs),
+                                         TENSOR(p->sink, sink, ATTN_FP32, 1, p->heads_q),
+                                         TENSOR(p->mask, mask, ATTN_FP32, 1, (pairs + 3) / 4),
+                                         TENSOR(paged, block_table, ATTN_FP32, 1, p->num_pages),
+                                         TENSOR(paged, used_kv, ATTN_FP32, 1, p->batch)};
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        const int64_t count = options[i].count;
+        if (count < 0) {
             continue;
         }
-        host[i] = host_block(sets, count[i], ATTN_FP32);
-        if (host[i] == NULL) {
+        void *host = host_block(sets, count, ATTN_FP32), *device = host;
+        if (host == NULL) {
             return explain(why, "out of memory for the tensors");
         }
-        if (i == MASK) {
-            fill_mask(&sets->rng, host[i], 4 * count[i]);
-        } else if (i == TABLE) {
-            fill_table(&sets->rng, host[i], count[i]);
-        } else if (i == USED) {
-            for (int64_t b = 0; b < p->batch; b++) {
-                ((int32_t *)host[i])[b] = (int32_t)p->seq_kv;
-            }
-        } else {
-            fill_normal(&sets->rng, ATTN_FP32, host[i], count[i]);
+        switch (options[i].at) {
+        case offsetof(attn_tensors, mask): fill_mask(&sets->rng, host, 4 * count); break;
+        case offsetof(attn_tensors, block_table): fill_table(&sets->rng, host, count); break;
+        case offsetof(attn_tensors, used_kv): fill_lengths(host, count, p->seq_kv); break;
+        default: fill_normal(&sets->rng, ATTN_FP32, host, count);
         }
-        device[i] = on_gpu(sets) ? device_copy(sets, host[i], count[i], ATTN_FP32, why) : host[i];
-        if (device[i] == NULL) {
+        if (on_gpu(sets) && (device = device_copy(sets, host, count, ATTN_FP32, why)) == NULL) {
             return false;
         }
+        set_to(&sets->host, &options[i], host);
+        set_to(&sets->tensors[0], &options[i], device);
     }
-    sets->host.bias = host[BIAS];
-    sets->host.sink = host[SINK];
-    sets->host.mask = host[MASK];
-    sets->host.block_table = host[TABLE];
-    sets->host.used_kv = host[USED];
-    sets->tensors[0].bias = device[BIAS];
-    sets->tensors[0].sink = device[SINK];
-    sets->tensors[0].mask = device[MASK];
-    sets->tensors[0].block_table = device[TABLE];
-    sets->tensors[0].used_kv = device[USED];
     return true;
 }
 
@@ -292,9 +288,7 @@ bool sets_forward(struct bench_sets *sets, int set, attn_error *why) {
         good &&
         attn_forward(plan, &sets->tensors[set], workspace, size, runner->stream, why) == ATTN_OK &&
         device_wait(runner->memory, why);
-    if (workspace != NULL) {
-        device_free(runner->memory, workspace);
-    }
+    device_free(runner->memory, workspace);
     attn_plan_destroy(plan);
     return good;
 }
@@ -309,12 +303,10 @@ bool sets_make(struct bench_sets *sets, int set, attn_error *why) {
         fill_normal(&sets->rng, sets->list[i].dtype, set_pointer(&sets->host, &sets->list[i]),
                     sets->list[i].count);
     }
-    if (on_gpu(sets)) {
-        if (!upload(sets, set, why)) {
-            return false;
-        }
-    } else {
+    if (!on_gpu(sets)) {
         *t = sets->host;
+    } else if (!upload(sets, set, why)) {
+        return false;
     }
     for (int i = sets->input_count; i < sets->tensor_count; i++) {
         const struct set_tensor *which = &sets->list[i];
@@ -335,25 +327,19 @@ bool sets_make(struct bench_sets *sets, int set, attn_error *why) {
 /* ---- outputs --------------------------------------------------------------------------------- */
 
 /* A pattern of ones is NaN in every dtype. */
-static bool poison(struct bench_sets *sets, int set, void *stream, attn_error *why) {
+bool sets_poison(struct bench_sets *sets, int first, int count, void *stream, attn_error *why) {
+    const int outputs = sets->tensor_count - sets->input_count;
     bool good = true;
-    for (int i = sets->input_count; good && i < sets->tensor_count; i++) {
-        void *output = set_pointer(&sets->tensors[set], &sets->list[i]);
-        const size_t bytes = bytes_of_tensor(&sets->list[i]);
+    for (int i = 0; good && i < count * outputs; i++) {
+        const struct set_tensor *which = &sets->list[sets->input_count + i % outputs];
+        void *output = set_pointer(&sets->tensors[(first + i / outputs) % sets->count], which);
+        const size_t bytes = bytes_of_tensor(which);
         if (on_gpu(sets)) {
-            good = launch_fill(sets->cache->kernels, output, UINT32_MAX, bytes / sizeof(uint32_t),
-                               stream, why);
+            good =
+                launch_fill(sets->cache, output, UINT32_MAX, bytes / sizeof(uint32_t), stream, why);
         } else {
             memset(output, 0xff, bytes);
         }
-    }
-    return good;
-}
-
-bool sets_poison(struct bench_sets *sets, int first, int count, void *stream, attn_error *why) {
-    bool good = true;
-    for (int i = 0; good && i < count; i++) {
-        good = poison(sets, (first + i) % sets->count, stream, why);
     }
     return good;
 }
@@ -394,25 +380,20 @@ static int64_t words_differing(const void *a, const void *b, size_t bytes) {
     return count;
 }
 
-static bool compare(struct bench_sets *sets, int set, void *stream, attn_error *why) {
+bool sets_compare(struct bench_sets *sets, int first, int count, void *stream, attn_error *why) {
+    const int outputs = sets->tensor_count - sets->input_count;
     bool good = true;
-    for (int i = sets->input_count; good && i < sets->tensor_count; i++) {
-        const void *output = set_pointer(&sets->tensors[set], &sets->list[i]);
-        const size_t bytes = bytes_of_tensor(&sets->list[i]);
+    for (int i = 0; good && i < count * outputs; i++) {
+        const int set = (first + i / outputs) % sets->count;
+        const int which = sets->input_count + i % outputs;
+        const void *output = set_pointer(&sets->tensors[set], &sets->list[which]);
+        const size_t bytes = bytes_of_tensor(&sets->list[which]);
         if (on_gpu(sets)) {
-            good = launch_differ(sets->cache->kernels, output, sets->expected[set][i],
+            good = launch_differ(sets->cache, output, sets->expected[set][which],
                                  bytes / sizeof(uint32_t), sets->differing, stream, why);
         } else {
-            sets->differing_here += words_differing(output, sets->expected[set][i], bytes);
+            sets->differing_here += words_differing(output, sets->expected[set][which], bytes);
         }
-    }
-    return good;
-}
-
-bool sets_compare(struct bench_sets *sets, int first, int count, void *stream, attn_error *why) {
-    bool good = true;
-    for (int i = 0; good && i < count; i++) {
-        good = compare(sets, (first + i) % sets->count, stream, why);
     }
     return good;
 }

@@ -64,16 +64,14 @@ void sets_free(struct bench_sets *sets);
 /* Of `count` sets, from the first one on, in turn. On a GPU asynchronous on the stream. */
 bool sets_poison(struct bench_sets *sets, int first, int count, void *stream, attn_error *why);
 
-/* Brings the outputs of a set to the host's tensors, and waits for them. */
+/* Brings the outputs of a set to the host's tensors, and waits for them; makes those in the host's
+ * tensors what the set must have from now on. */
 bool sets_fetch(struct bench_sets *sets, int set, attn_error *why);
-
-/* The outputs in the host's tensors are those that the set must have from now on. */
 bool sets_expect(struct bench_sets *sets, int set, attn_error *why);
 
-/* Counts the words in which the outputs are others: of sets in turn, and asynchronous on a GPU. */
+/* Counts the words in which the outputs are others: of sets in turn, and asynchronous on a GPU. How
+ * many have been counted since the last time; below 0 on failure; waits. */
 bool sets_compare(struct bench_sets *sets, int first, int count, void *stream, attn_error *why);
-
-/* How many have been counted since the last time; below 0 on failure. Waits. */
 int64_t sets_differing(struct bench_sets *sets, attn_error *why);
 
 /* Words of the outputs of a set. */

@@ -14,10 +14,7 @@
 
 /* A median needs 6 samples for its interval; a CPU may be too slow for so many. */
 enum { MIN_SAMPLES_CPU = 3, MIN_SAMPLES_GPU = 7, MAX_SAMPLES = 50000 };
-enum {
-    FIRST_LOOK = 20,
-    GROWTH = 5
-}; /* samples before the stop rule; then a fifth more each time */
+enum { FIRST_LOOK = 20, GROWTH = 5 }; /* samples before the stop rule; then a fifth more */
 enum { MAX_BATCH = 100, MIN_HOST_CALLS = 8, HOST_ROUNDS = 5 };
 static const double MIN_SAMPLE_CPU = 20e-6; /* seconds; makes the clock's own cost invisible */
 static const double MIN_SAMPLE_GPU = 5e-3;  /* likewise of events, and of the batch's two ends */
@@ -303,15 +300,6 @@ static const double SLEEP_GPU = 1e-3, SLEEP_CPU = 0.25e-3;
 static const double SLEEP_SHARE = 0.03, SLEEP_LAUNCH = 20e-6, SLEEP_MISSING = 0.01;
 enum { SLEEP_SAMPLES = 9, SLEEP_TRIES = 5 };
 
-double sleep_asked(bool gpu) {
-    return gpu ? SLEEP_GPU : SLEEP_CPU;
-}
-
-bool sleep_is_right(double asked, double least, double median) {
-    return least >= (1.0 - SLEEP_MISSING) * asked &&
-           median <= (1.0 + SLEEP_SHARE) * asked + SLEEP_LAUNCH;
-}
-
 /* By a clock that the timer does not use. */
 static bool spin(void *self, int set, void *stream, attn_error *why) {
     struct timespec begin, now;
@@ -328,9 +316,8 @@ static bool spin(void *self, int set, void *stream, attn_error *why) {
 }
 
 static bool sleep_on_gpu(void *self, int set, void *stream, attn_error *why) {
-    const struct cache *cache = self;
     (void)set;
-    return launch_sleep(cache->kernels, (uint64_t)(1e9 * SLEEP_GPU), stream, why);
+    return launch_sleep(self, (uint64_t)(1e9 * SLEEP_GPU), stream, why);
 }
 
 /* One try. */
@@ -346,14 +333,15 @@ static bool read_sleep(const struct runner *runner, struct cache *cache, const s
     timer_close(&timer);
     timing_free(&timing);
     reading->read = timing.stats.p50;
-    reading->right = good && sleep_is_right(reading->asked, timing.stats.min, reading->read);
+    reading->right = good && timing.stats.min >= (1.0 - SLEEP_MISSING) * reading->asked &&
+                     reading->read <= (1.0 + SLEEP_SHARE) * reading->asked + SLEEP_LAUNCH;
     return good;
 }
 
 bool timer_control(const struct runner *runner, struct cache *cache, enum mode mode,
                    enum cache_state state, struct sleep_reading *reading, attn_error *why) {
-    const bool gpu = cache->kernels != NULL;
-    const double asked = sleep_asked(gpu);
+    const bool gpu = device_is_gpu(cache->device);
+    const double asked = gpu ? SLEEP_GPU : SLEEP_CPU;
     const struct work work = {
         .self = cache, .sets = 1, .known = asked, .call = gpu ? sleep_on_gpu : spin};
     const struct timer_options options = {.mode = mode,

@@ -90,15 +90,11 @@ void timing_free(struct timing *timing);
 double timer_sample(struct timer *timer, attn_error *why);
 
 /* A sleep of a known length (a kernel on a GPU, a loop on a CPU, each by a clock of its own) timed
- * in the same way. */
+ * in the same way. `right`: by its least sample and its median. */
 struct sleep_reading {
     double asked, read; /* seconds */
     bool right;
 };
-/* How long it is, in seconds; and whether what the timer read is right: the least sample, and the
- * median. */
-double sleep_asked(bool gpu);
-bool sleep_is_right(double asked, double least, double median);
 bool timer_control(const struct runner *runner, struct cache *cache, enum mode mode,
                    enum cache_state state, struct sleep_reading *reading, attn_error *why);
 

@@ -46,4 +46,21 @@ void vgpu_driver_forget(void);
 /* False: errors were found, and `text` is the first of them, with its line and how many more. */
 bool vgpu_driver_clean(char *text, size_t size);
 
+/* ---- planted bugs ----------------------------------------------------------------------------
+ *
+ * Kernels with one bug each, compiled into the program as PTX: what the checkers must find before
+ * their silence means anything. A bug counts as found only by an error of its own kind; one kernel
+ * has no bug, and nothing may be found in it. */
+
+enum { PLANTED_MOST = 16 };
+
+struct planted {
+    const char *name; /* of the kind that must be found; "clean": none */
+    bool caught;
+};
+
+/* Runs them all on a virtual GPU of their own. How many there are; 0 and the reason: they cannot be
+ * run. */
+int planted_run(struct planted planted[PLANTED_MOST], attn_error *why);
+
 #endif /* ATTEST_DEVICE_VGPU_FINDINGS_H */

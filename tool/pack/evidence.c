@@ -324,10 +324,9 @@ bool evidence_published(const struct pack *pack, const struct evidence *evidence
     size_t size = 0;
     char *found = pack_published(pack, EVIDENCE_FILE, &size, why);
     *ended = found != NULL;
-    bool same = found == NULL && why->text[0] == '\0'; /* it is absent */
-    if (found != NULL) {
-        same = size == evidence->text_bytes && memcmp(found, evidence->text, size) == 0;
-    }
+    const bool same =
+        found == NULL ? why->text[0] == '\0' /* it is absent */
+                      : size == evidence->text_bytes && memcmp(found, evidence->text, size) == 0;
     if (found != NULL && !same) {
         explain(why, "%s/%s: line %d is not what follows from the plan and the units", pack->path,
                 EVIDENCE_FILE, line_of_difference(evidence->text, found));

@@ -5,8 +5,7 @@
  * A unit holds no verdict and no statistic: both follow from it by the rules in here. A unit that
  * lacks what its stage must have is INVALID.
  *
- *     judge.c     the table of the stages: controls, values; logs of compute-sanitizer
- *     cases.c     cases and launches of emulate and parity
+ *     judge.c     the table of the stages: controls, values; cases; logs of compute-sanitizer
  *     timing.c    samples of bench, and the statistics that follow from them
  *
  * Invariant: every rule is written as "good only if", so that what is absent or NaN is not good.
@@ -50,7 +49,6 @@ extern const char *const STAGE_NAMES[STAGES + 1]; /* ends with NULL */
 
 /* The stage of that name; STAGES if there is none, or no name. */
 enum stage stage_of(const char *name);
-
 /* Whether a row's or unit's device is a GPU: cuda:N. */
 bool names_gpu(const char *device);
 
@@ -79,10 +77,6 @@ void timings_json(struct json *json, const struct json_value *unit);
 /* One case: it has this number, negative controls were refused, nothing was damaged, and attn_judge
  * accepts it. */
 void judge_one_case(const struct json_value *one, int64_t number, struct judgement *judgement);
-
-/* As many as planned, numbered as planned. */
-void judge_cases(const struct json_value *row, const struct json_value *unit,
-                 struct judgement *judgement);
 
 void judge_timings(const struct json_value *row, const struct json_value *unit,
                    struct judgement *judgement);

@@ -39,18 +39,21 @@ static bool add_pack(const char *path, const struct pack *to, attn_error *why) {
     return good;
 }
 
-/* Each is known to be whole, and of one plan, before anything is written. */
-static bool check_packs(const struct arg_list *packs, attn_error *why) {
-    char plan[SHA256_TEXT] = "";
+/* Each is known to be whole, and of one plan, before anything is written: that plan, for free(). */
+static char *plan_of(const struct arg_list *packs, attn_error *why) {
+    char hash[SHA256_TEXT] = "", *plan = NULL;
     bool good = true;
     for (size_t i = 0; good && i < packs->count; i++) {
         struct pack pack;
         struct evidence evidence = {.rows = NULL};
+        size_t bytes = 0;
         good = pack_open(&pack, packs->items[i], why) && evidence_make(&pack, &evidence, why);
         if (good && i == 0) {
-            memcpy(plan, pack.plan_hash, sizeof plan);
+            memcpy(hash, pack.plan_hash, sizeof hash);
+            plan = pack_published(&pack, "plan.json", &bytes, why);
+            good = plan != NULL;
         }
-        if (good && strcmp(plan, pack.plan_hash) != 0) {
+        if (good && strcmp(hash, pack.plan_hash) != 0) {
             good = explain(why,
                            "%s: another plan than that of the first pack, expected packs of "
                            "one plan (attest run --part)",
@@ -59,40 +62,29 @@ static bool check_packs(const struct arg_list *packs, attn_error *why) {
         evidence_free(&evidence);
         pack_close(&pack);
     }
-    return good;
-}
-
-/* The new pack with the first one's plan. */
-static bool create(const struct request *r, struct pack *out, attn_error *why) {
-    struct pack first;
-    size_t bytes = 0;
-    char *plan = pack_open(&first, r->packs.items[0], why)
-                     ? pack_published(&first, "plan.json", &bytes, why)
-                     : NULL;
-    const bool good = plan != NULL && pack_create(out, r->out, plan, why);
-    free(plan);
-    pack_close(&first);
-    return good;
+    if (!good) {
+        free(plan);
+    }
+    return good ? plan : NULL;
 }
 
 static int merge(const struct request *r) {
     struct pack out = {.path = NULL};
     struct evidence evidence = {.rows = NULL};
     attn_error why = {""};
-    bool good = check_packs(&r->packs, &why) && create(r, &out, &why);
+    char *plan = plan_of(&r->packs, &why);
+    bool good = plan != NULL && pack_create(&out, r->out, plan, &why);
     for (size_t i = 0; good && i < r->packs.count; i++) {
         good = add_pack(r->packs.items[i], &out, &why);
     }
     good = good && evidence_make(&out, &evidence, &why) && evidence_publish(&out, &evidence, &why);
-    int status;
     if (good) {
         (r->json ? evidence_print_json : evidence_print)(&evidence, out.path, true);
-        status = gate_exit(evidence.judgement.gate);
-    } else {
-        status = complain("merge: %s", why.text);
     }
+    const int status = good ? gate_exit(evidence.judgement.gate) : complain("merge: %s", why.text);
     evidence_free(&evidence);
     pack_close(&out);
+    free(plan);
     return status;
 }
 
@@ -104,7 +96,7 @@ int verb_merge(int argc, char **argv) {
     };
     args[0].required = true;
     struct arg positional = arg_list("PACK", &request.packs, "PACK", "");
-    const struct arg_group groups[] = {{"options", args, sizeof args / sizeof *args}};
+    const struct arg_group groups[] = {ARG_GROUP("options", args)};
     const struct command command = {
         .verb = "merge",
         .synopsis = "PACK PACK... --out DIR",
@@ -115,8 +107,7 @@ int verb_merge(int argc, char **argv) {
             "  attest run --full --part 1/2 --out a        # machine 1\n"
             "  attest run --resume --part 2/2 --out b      # machine 2, with a's plan.json\n"
             "  attest merge a b --out pack\n",
-        .groups = groups,
-        .group_count = 1,
+        ARG_GROUPS(groups),
         .positional = &positional,
     };
     const enum args_result parsed = args_parse(&command, argc, argv);

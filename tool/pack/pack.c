@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,16 +25,16 @@ static const char PLAN[] = "plan.json";
 
 enum { HASH_DIGITS = SHA256_TEXT - 1 };
 
-/* PATH/NAME, for free(). */
-static char *join_path(const char *path, const char *name) {
-    char *joined = NULL;
-    return must(asprintf(&joined, "%s/%s", path, name) > 0 ? joined : NULL);
+/* Of a file or folder of the pack; of a unit or artifact. Both return the buffer. */
+static const char *path_of(const struct pack *pack, const char *name, char path[PATH_MAX]) {
+    snprintf(path, PATH_MAX, "%s/%s", pack->path, name);
+    return path;
 }
 
-static char *path_in(const struct pack *pack, enum pack_folder folder, const char *name) {
-    char file[SHA256_TEXT + 16];
-    snprintf(file, sizeof file, "%s/%s%s", FOLDERS[folder], name, SUFFIXES[folder]);
-    return join_path(pack->path, file);
+static const char *path_in(const struct pack *pack, enum pack_folder folder, const char *name,
+                           char path[PATH_MAX]) {
+    snprintf(path, PATH_MAX, "%s/%s/%s%s", pack->path, FOLDERS[folder], name, SUFFIXES[folder]);
+    return path;
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
@@ -66,12 +67,10 @@ static bool make_folder(const char *path, attn_error *why) {
 
 static bool add(const struct pack *pack, enum pack_folder folder, const void *data, size_t bytes,
                 char name[SHA256_TEXT], attn_error *why) {
+    char home[PATH_MAX], path[PATH_MAX];
     sha256_text(data, bytes, name);
-    char *home = join_path(pack->path, FOLDERS[folder]), *path = path_in(pack, folder, name);
-    const bool good = make_folder(home, why) && write_whole(path, data, bytes, why);
-    free(path);
-    free(home);
-    return good;
+    return make_folder(path_of(pack, FOLDERS[folder], home), why) &&
+           write_whole(path_in(pack, folder, name, path), data, bytes, why);
 }
 
 static bool check_schema(const struct json_value *document, const char *schema, attn_error *why) {
@@ -107,18 +106,14 @@ bool pack_add_artifact(const struct pack *pack, const void *data, size_t bytes,
 
 bool pack_publish(const struct pack *pack, const char *file, const char *text, size_t bytes,
                   attn_error *why) {
-    char *path = join_path(pack->path, file);
-    const bool good = write_whole(path, text, bytes, why);
-    free(path);
-    return good;
+    char path[PATH_MAX];
+    return write_whole(path_of(pack, file, path), text, bytes, why);
 }
 
 bool pack_withdraw(const struct pack *pack, const char *file, attn_error *why) {
-    char *path = join_path(pack->path, file);
-    const bool good =
-        unlink(path) == 0 || errno == ENOENT || explain(why, "%s: %s", path, strerror(errno));
-    free(path);
-    return good;
+    char path[PATH_MAX];
+    return unlink(path_of(pack, file, path)) == 0 || errno == ENOENT ||
+           explain(why, "%s: %s", path, strerror(errno));
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -142,8 +137,8 @@ static int by_name(const void *a, const void *b) {
 bool pack_list(const struct pack *pack, enum pack_folder folder, struct pack_names *names,
                attn_error *why) {
     *names = (struct pack_names){0};
-    char *home = join_path(pack->path, FOLDERS[folder]);
-    DIR *entries = opendir(home);
+    char home[PATH_MAX];
+    DIR *entries = opendir(path_of(pack, FOLDERS[folder], home));
     bool good = entries != NULL || errno == ENOENT || /* a run that was killed early has none yet */
                 explain(why, "%s: %s", home, strerror(errno));
     const struct dirent *entry;
@@ -165,7 +160,6 @@ bool pack_list(const struct pack *pack, enum pack_folder folder, struct pack_nam
     } else if (names->count > 1) {
         qsort(names->names, names->count, sizeof *names->names, by_name);
     }
-    free(home);
     return good;
 }
 
@@ -180,18 +174,17 @@ char *pack_read(const struct pack *pack, enum pack_folder folder, const char *na
         explain(why, "'%s' names no file of a pack, expected 64 hexadecimal digits", name);
         return NULL;
     }
-    char *path = path_in(pack, folder, name);
-    char *data = file_read(path, bytes, why);
-    if (data != NULL) {
-        char hash[SHA256_TEXT];
-        sha256_text(data, *bytes, hash);
-        if (strcmp(hash, name) != 0) {
-            explain(why, "%s: it was changed: its SHA-256 is %s", path, hash);
-            free(data);
-            data = NULL;
-        }
+    char hash[SHA256_TEXT], path[PATH_MAX];
+    char *data = file_read(path_in(pack, folder, name, path), bytes, why);
+    if (data == NULL) {
+        return NULL;
     }
-    free(path);
+    sha256_text(data, *bytes, hash);
+    if (strcmp(hash, name) != 0) {
+        explain(why, "%s: it was changed: its SHA-256 is %s", path, hash);
+        free(data);
+        return NULL;
+    }
     return data;
 }
 
@@ -210,14 +203,12 @@ struct json_value *pack_read_unit(const struct pack *pack, const char *name, att
 }
 
 char *pack_published(const struct pack *pack, const char *file, size_t *bytes, attn_error *why) {
-    char *path = join_path(pack->path, file), *text = NULL;
-    if (access(path, F_OK) != 0 && errno == ENOENT) {
+    char path[PATH_MAX];
+    if (access(path_of(pack, file, path), F_OK) != 0 && errno == ENOENT) {
         explain(why, "%s", "");
-    } else {
-        text = file_read(path, bytes, why);
+        return NULL;
     }
-    free(path);
-    return text;
+    return file_read(path, bytes, why);
 }
 
 bool pack_copy(const struct pack *from, const struct pack *to, enum pack_folder folder,

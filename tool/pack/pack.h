@@ -32,11 +32,9 @@ struct pack {
 
 enum pack_folder { PACK_UNITS, PACK_ARTIFACTS, PACK_FOLDERS };
 
-/* Makes the folder, or takes one with nothing in it but `.attest-*.tmp`. */
+/* Makes the folder, or takes one with nothing in it but `.attest-*.tmp`; and writes the plan: JSON
+ * in any form, whose "schema" is PACK_SCHEMA. After a failure, too, the pack may be closed. */
 bool pack_make_folder(const char *path, attn_error *why);
-
-/* The same, and writes the plan: JSON in any form, whose "schema" is PACK_SCHEMA. After a failure,
- * too, the pack may be closed. */
 bool pack_create(struct pack *pack, const char *path, const char *plan, attn_error *why);
 
 /* Refuses what is no pack, and packs of another schema. */

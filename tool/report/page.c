@@ -144,11 +144,11 @@ static const struct claim {
     [EMULATE] =
         {"On the virtual GPU no access is out of bounds, none race, no copy is read too early, "
          "and the results are right; planted faults were found.",
-         "tool/device/vgpu_findings.c vgpu_driver_clean", "tool/pack/cases.c judge_cases",
+         "tool/device/vgpu_findings.c vgpu_driver_clean", "tool/pack/judge.c judge_cases",
          "attest parity --device vgpu --async all"},
     [PARITY] = {"Every random problem is as near to double precision as the rule asks; repeated "
                 "launches give the same bits; negative controls were refused.",
-                "src/verify/compare.c attn_compare", "tool/pack/cases.c judge_cases",
+                "src/verify/compare.c attn_compare", "tool/pack/judge.c judge_cases",
                 "attest parity --device %s"},
     [SANITIZE] = {"memcheck, racecheck, initcheck and synccheck find nothing, and each found the "
                   "fault that was planted for it.",
@@ -159,7 +159,7 @@ static const struct claim {
                "tool/device/timing.c timer_run", "tool/pack/timing.c judge_timings",
                "attest bench --device %s"},
     [PROFILE] = {"The GPU's counters show busy SMs, and a busy tensor pipe in kernels that use it.",
-                 "tool/stages/profile/ncu_run.c ncu_report_read", "tool/pack/judge.c judge_values",
+                 "tool/stages/profile/ncu.c ncu_report_read", "tool/pack/judge.c judge_values",
                  "attest profile --device %s"},
 };
 

@@ -18,8 +18,8 @@
 #include "device/kernels.h"
 #include "device/vgpu_findings.h"
 #include "pack/plan.h"
-#include "stages/profile/ncu_run.h"
-#include "stages/sanitize/run.h"
+#include "stages/profile/ncu.h"
+#include "stages/sanitize/target.h"
 #include "stages/stage.h"
 
 static const char OUT_HELP[] =

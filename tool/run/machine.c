@@ -23,7 +23,7 @@
 #include "device/kernels.h"
 #include "run/run.h"
 #include "stages/parity/parity.h"
-#include "stages/profile/ncu_run.h"
+#include "stages/profile/ncu.h"
 
 enum { PROBE_SECONDS = 120 };
 

@@ -12,6 +12,7 @@
 #include "base/json_read.h"
 #include "base/message.h"
 #include "device/kernels.h"
+#include "pack/plan.h"
 
 /* ---- the command line ------------------------------------------------------------------------ */
 
@@ -74,9 +75,11 @@ int stage_not_run(const char *verb, const char *device, bool as_json, const attn
 /* ---- the plan's row -------------------------------------------------------------------------- */
 
 bool batch_has(const struct batch *batch, const struct pack *pack, const struct slot *slot) {
+    regex_t regex;
     bool found = false;
-    for (int i = 0; !found && i < batch->count; i++) {
-        found = strcmp(batch->variants[i], slot->variant) == 0;
+    if (batch->count > 0 && stage_pattern(batch->pattern, &regex, NULL)) {
+        found = regexec(&regex, slot->variant, 0, NULL, 0) == 0;
+        regfree(&regex);
     }
     return found && strcmp(batch->pack, pack->path) == 0 &&
            strcmp(batch->device, slot->device) == 0;
@@ -84,41 +87,24 @@ bool batch_has(const struct batch *batch, const struct pack *pack, const struct 
 
 void batch_fill(struct batch *batch, const struct pack *pack, const struct slot *slot,
                 const char *stage, int most) {
-    const struct json_value *rows = json_at(pack->plan, "rows");
-    most = most < BATCH_MOST ? most : BATCH_MOST;
+    const struct json_value *subjects =
+        json_at(plan_row(pack->plan, stage, slot->device), "subjects");
+    bool after = false;
     snprintf(batch->pack, sizeof batch->pack, "%s", pack->path);
     snprintf(batch->device, sizeof batch->device, "%s", slot->device);
-    snprintf(batch->variants[0], BATCH_NAME, "%s", slot->variant);
+    int used = snprintf(batch->pattern, BATCH_PATTERN, "^(%.180s", slot->variant);
     batch->count = 1;
-    for (size_t i = 0; i < json_count_of(rows); i++) {
-        const struct json_value *row = json_item(rows, i);
-        const struct json_value *subjects = json_at(row, "subjects");
-        if (!json_is_at(row, "stage", stage) || !json_is_at(row, "device", slot->device)) {
-            continue;
+    most = most < BATCH_MOST ? most : BATCH_MOST;
+    for (size_t i = 0; i < json_count_of(subjects) && batch->count < most; i++) {
+        const char *name = json_text_or(json_item(subjects, i), "variant", "");
+        if (after) {
+            used +=
+                snprintf(batch->pattern + used, (size_t)(BATCH_PATTERN - used), "|%.180s", name);
+            batch->count++;
         }
-        bool after = false;
-        for (size_t j = 0; j < json_count_of(subjects) && batch->count < most; j++) {
-            const struct json_value *subject = json_item(subjects, j);
-            const char *name = json_text_at(subject, "variant");
-            if (after && name != NULL) {
-                snprintf(batch->variants[batch->count++], BATCH_NAME, "%s", name);
-            }
-            after = after || json_is_at(subject, "variant", slot->variant);
-        }
+        after = after || strcmp(name, slot->variant) == 0;
     }
-}
-
-const char *batch_pattern(const char *const *names, int count, char pattern[BATCH_PATTERN]) {
-    int used =
-        snprintf(pattern, BATCH_PATTERN, count > 0 ? "^(" : "^(none"); /* none is called so */
-    for (int i = 0; i < count && used < BATCH_PATTERN; i++) {
-        used += snprintf(pattern + used, (size_t)(BATCH_PATTERN - used), "%s%s", i > 0 ? "|" : "",
-                         names[i]);
-    }
-    if (used < BATCH_PATTERN) {
-        snprintf(pattern + used, (size_t)(BATCH_PATTERN - used), ")$");
-    }
-    return pattern;
+    snprintf(batch->pattern + used, (size_t)(BATCH_PATTERN - used), ")$");
 }
 
 struct runner *record_runner(const struct slot *slot, attn_error *why) {
@@ -150,15 +136,13 @@ void record_at(const struct slot *slot, const char *format, ...) {
     }
 }
 
-void record_control(struct json *unit, const char *name, bool caught) {
-    json_open(unit, NULL, '{');
-    json_text(unit, "name", name);
-    json_bool(unit, "caught", caught);
-    json_close(unit);
-}
-
-void record_only_control(struct json *unit, const char *name, bool caught) {
+void record_controls(struct json *unit, const struct planted *controls, int count) {
     json_open(unit, "controls", '[');
-    record_control(unit, name, caught);
+    for (int i = 0; i < count; i++) {
+        json_open(unit, NULL, '{');
+        json_text(unit, "name", controls[i].name);
+        json_bool(unit, "caught", controls[i].caught);
+        json_close(unit);
+    }
     json_close(unit);
 }

@@ -18,6 +18,7 @@
 #include "base/child.h"
 #include "base/json.h"
 #include "device/runner.h"
+#include "device/vgpu_findings.h"
 #include "pack/pack.h"
 
 /* A stage of one variant on one device, as the plan asks for it. Strings outlive the call. */
@@ -78,25 +79,22 @@ int stage_not_run(const char *verb, const char *device, bool as_json, const attn
 
 /* A tool takes seconds to start, so one run of it serves a slot's variant and those that follow it
  * in its row of the plan. */
-enum { BATCH_MOST = 25, BATCH_NAME = 192, BATCH_PATTERN = BATCH_MOST * BATCH_NAME };
+enum { BATCH_MOST = 25, BATCH_PATTERN = BATCH_MOST * 192 };
 struct batch {
     char pack[PATH_MAX], device[64];
-    char variants[BATCH_MOST][BATCH_NAME];
-    int count; /* 0: none yet, or nothing came of it */
+    char pattern[BATCH_PATTERN]; /* "^(a|b|c)$"; names of variants hold nothing special */
+    int count;                   /* 0: none yet, or nothing came of it */
 };
 bool batch_has(const struct batch *batch, const struct pack *pack, const struct slot *slot);
 /* At most `most` variants. */
 void batch_fill(struct batch *batch, const struct pack *pack, const struct slot *slot,
                 const char *stage, int most);
-/* "^(a|b|c)$"; names of variants hold nothing special. Returns the buffer. */
-const char *batch_pattern(const char *const *names, int count, char pattern[BATCH_PATTERN]);
 
 /* The slot's device, which stays open for the slots that follow: a CUDA context costs tenths of a
  * second. NULL and the reason. */
 struct runner *record_runner(const struct slot *slot, attn_error *why);
 
-/* One control of the list "controls"; and one that is the whole list. */
-void record_control(struct json *unit, const char *name, bool caught);
-void record_only_control(struct json *unit, const char *name, bool caught);
+/* The list "controls": what was planted, and whether it was caught. */
+void record_controls(struct json *unit, const struct planted *controls, int count);
 
 #endif /* ATTEST_STAGES_STAGE_H */

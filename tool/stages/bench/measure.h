@@ -40,8 +40,7 @@ extern const char *const OUTCOME_NAMES[];
 struct measured {
     struct timing timing;
     struct sleep_reading sleep;
-    int64_t
-        differing; /* words of outputs, over all samples, that were not those of the checked one */
+    int64_t differing; /* words of outputs, over all samples, other than those checked */
     struct nvml_watch gpu;
 };
 

@@ -39,14 +39,6 @@ struct recording {
     attn_error no_peers;
 };
 
-static void recording_free(struct recording *recording) {
-    for (int i = 0; i < recording->count; i++) {
-        measurement_free(recording->problems[i]);
-        free(recording->problems[i]);
-    }
-    nvml_close(recording->nvml);
-}
-
 /* ---- measure --------------------------------------------------------------------------------- */
 
 /* False where there is nothing to judge: no device, no variant, or a result that is wrong. */
@@ -100,10 +92,7 @@ static void controls_json(struct json *json, const struct recording *recording) 
             sleep = sleep && m->rows[j].sleep.right;
         }
     }
-    json_open(json, "controls", '[');
-    record_control(json, "sleep", sleep);
-    record_control(json, "differ", differ);
-    json_close(json);
+    record_controls(json, (const struct planted[]){{"sleep", sleep}, {"differ", differ}}, 2);
 }
 
 static void timing_json(struct json *json, const struct measurement *m,
@@ -157,8 +146,7 @@ enum { PEERS_SECONDS = 40, GRACE_SECONDS = 50, NOT_RUN_CODE = 3 };
 #define PEERS_LIMIT "40"
 
 struct peers {
-    char folder[TEMPORARY_SIZE], json[TEMPORARY_FILE], log[TEMPORARY_FILE];
-    char program[PATH_MAX], script[PATH_MAX], library[PATH_MAX];
+    char program[PATH_MAX], script[PATH_MAX], library[PATH_MAX]; /* "": none */
 };
 
 /* $ATTN_PEERS; else the script beside the folder that this program was built in, with the library
@@ -166,7 +154,7 @@ struct peers {
 static bool find_runner(struct peers *peers, attn_error *why) {
     char self[PATH_MAX];
     const char *asked = getenv("ATTN_PEERS");
-    peers->script[0] = peers->library[0] = '\0';
+    *peers = (struct peers){.program = ""};
     if (asked != NULL) {
         snprintf(peers->program, PATH_MAX, "%s", asked);
         return true;
@@ -184,51 +172,42 @@ static bool find_runner(struct peers *peers, attn_error *why) {
            explain(why, "NOT_RUN: no python3 in $PATH");
 }
 
-static bool run(const struct peers *peers, struct child *child, attn_error *why) {
+/* Its report becomes an artifact; else what it printed last becomes the reason. */
+static bool run(const struct peers *peers, const struct pack *pack, const char *folder,
+                char name[SHA256_TEXT], attn_error *why) {
     const bool library = access(peers->library, R_OK) == 0;
-    return stage_run(peers->log, PEERS_SECONDS + GRACE_SECONDS, child, why, peers->program,
-                     peers->script, "--device", "cuda", "--grid", "canonical", "--quick", "--limit",
-                     PEERS_LIMIT, "--json", peers->json, library ? "--lib" : "",
-                     library ? peers->library : "", NULL);
-}
-
-/* What it printed last, for a sentence. */
-static void last_words(const struct peers *peers, const struct child *child, attn_error *why) {
-    char text[64];
+    char json[TEMPORARY_FILE], log[TEMPORARY_FILE], text[64];
+    struct child child;
     size_t bytes = 0;
-    char *log = file_read(peers->log, &bytes, NULL);
-    explain(why, "%speers: %s%s%.200s", child->code == NOT_RUN_CODE ? "NOT_RUN: " : "",
-            child_text(child, text, sizeof text), log != NULL ? ": " : "",
-            log != NULL ? last_line(log) : "");
-    free(log);
-}
-
-static bool store(const struct peers *peers, const struct pack *pack, char name[SHA256_TEXT],
-                  attn_error *why) {
-    size_t bytes = 0;
-    char *text = file_read(peers->json, &bytes, why);
-    struct json_value *report = text != NULL ? json_read(text, bytes, why) : NULL;
-    const bool good = report != NULL && pack_add_artifact(pack, text, bytes, name, why);
+    snprintf(json, sizeof json, "%s/peers.json", folder);
+    snprintf(log, sizeof log, "%s/log", folder);
+    if (!stage_run(log, PEERS_SECONDS + GRACE_SECONDS, &child, why, peers->program, peers->script,
+                   "--device", "cuda", "--grid", "canonical", "--quick", "--limit", PEERS_LIMIT,
+                   "--json", json, library ? "--lib" : "", library ? peers->library : "", NULL)) {
+        return false;
+    }
+    char *said = child.code == 0 ? file_read(json, &bytes, why) : file_read(log, &bytes, NULL);
+    struct json_value *report =
+        child.code == 0 && said != NULL ? json_read(said, bytes, why) : NULL;
+    const bool good = report != NULL && pack_add_artifact(pack, said, bytes, name, why);
+    if (child.code != 0) {
+        explain(why, "%speers: %s%s%.200s", child.code == NOT_RUN_CODE ? "NOT_RUN: " : "",
+                child_text(&child, text, sizeof text), said != NULL ? ": " : "",
+                said != NULL ? last_line(said) : "");
+    }
     json_free(report);
-    free(text);
+    free(said);
     return good;
 }
 
 bool record_peers(const struct pack *pack, char name[SHA256_TEXT], attn_error *why) {
     struct peers peers;
-    struct child child;
-    if (!find_runner(&peers, why) || !temporary_folder(peers.folder, "peers", why)) {
+    char folder[TEMPORARY_SIZE];
+    if (!find_runner(&peers, why) || !temporary_folder(folder, "peers", why)) {
         return false;
     }
-    snprintf(peers.json, sizeof peers.json, "%s/peers.json", peers.folder);
-    snprintf(peers.log, sizeof peers.log, "%s/log", peers.folder);
-    bool good = run(&peers, &child, why);
-    if (good && child.code != 0) {
-        last_words(&peers, &child, why);
-        good = false;
-    }
-    good = good && store(&peers, pack, name, why);
-    remove_folder(peers.folder);
+    const bool good = run(&peers, pack, folder, name, why);
+    remove_folder(folder);
     return good;
 }
 
@@ -239,27 +218,24 @@ bool record_bench(const struct slot *slot, struct pack *pack, struct json *unit,
     const int64_t per_problem = bench_timings_per_problem(slot->device);
     const int64_t problems = (slot->timings + per_problem - 1) / per_problem;
     struct recording recording = {.gpu = nvml_watch_begin(NULL)};
+    struct runner *runner = record_runner(slot, why);
     attn_variant variant;
     if (problems < 1 || problems > BENCH_PROBLEMS) {
         return explain(why, "timings = %lld, expected 1 to %lld", (long long)slot->timings,
                        BENCH_PROBLEMS * (long long)per_problem);
     }
-    recording.runner = record_runner(slot, why);
-    if (recording.runner == NULL ||
-        !variant_by_name(recording.runner->context, slot->variant, &variant, why)) {
+    if (runner == NULL || !variant_by_name(runner->context, slot->variant, &variant, why)) {
         return false;
     }
-    const bool gpu = device_is_gpu(recording.runner->memory);
-    if (gpu) {
-        recording.nvml = nvml_open(recording.runner->context, slot->device, NULL);
-    }
     bool good = true;
-    recording.runner->variant = variant.name;
+    recording.runner = runner;
+    recording.nvml = nvml_open(runner->memory);
+    runner->variant = variant.name;
     for (int i = 0; good && i < problems; i++) {
         good = measure_problem(slot, &variant, i, &recording, why);
     }
-    recording.runner->variant = NULL;
-    if (good && problems > 1 && !slot->quick && !peers_asked && gpu) {
+    runner->variant = NULL;
+    if (good && problems > 1 && !slot->quick && !peers_asked && device_is_gpu(runner->memory)) {
         peers_asked = true;
         if (!record_peers(pack, recording.peers, &recording.no_peers)) {
             recording.peers[0] = '\0';
@@ -268,6 +244,10 @@ bool record_bench(const struct slot *slot, struct pack *pack, struct json *unit,
     if (good) {
         unit_json(unit, &recording, slot->timings);
     }
-    recording_free(&recording);
+    for (int i = 0; i < recording.count; i++) {
+        measurement_free(recording.problems[i]);
+        free(recording.problems[i]);
+    }
+    nvml_close(recording.nvml);
     return good;
 }

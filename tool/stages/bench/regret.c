@@ -180,34 +180,33 @@ static bool forward(void *self, int set, void *stream, attn_error *why) {
 
 /* ---- one shape ------------------------------------------------------------------------------- */
 
-static void add_candidate(struct trial *t, const char *name, attn_plan *plan) {
-    t->candidates[t->count++] =
-        (struct candidate){.trial = t, .time = {.variant = name}, .plan = plan};
+/* name NULL: the library's choice. */
+static bool add_candidate(struct trial *t, const char *name, attn_error *why) {
+    struct candidate *c = &t->candidates[t->count];
+    *c = (struct candidate){.trial = t, .time = {.variant = name}};
+    if (attn_plan_create(t->runner->context, &t->shape.problem, ATTN_BY_NAME(name), &c->plan,
+                         why) != ATTN_OK) {
+        return false;
+    }
+    t->count++;
+    return true;
 }
 
 /* A plan for the choice, and for every other variant that applies. */
 static bool plan_all(struct trial *t, attn_error *why) {
-    attn_context *context = t->runner->context;
-    const attn_problem *problem = &t->shape.problem;
-    attn_plan *plan = NULL;
+    const attn_context *context = t->runner->context;
     attn_variant v = {.size = sizeof v};
     t->count = 0;
-    if (attn_plan_create(context, problem, NULL, &plan, why) != ATTN_OK) {
-        return false;
-    }
-    add_candidate(t, NULL, plan);
-    const char *chosen = attn_plan_variant(plan);
-    for (int32_t i = 0; attn_variant_get(context, i, &v, NULL) == ATTN_OK; i++) {
+    bool good = add_candidate(t, NULL, why);
+    const char *chosen = good ? attn_plan_variant(t->candidates[0].plan) : NULL;
+    for (int32_t i = 0; good && attn_variant_get(context, i, &v, NULL) == ATTN_OK; i++) {
         if (strcmp(v.name, chosen) == 0) {
             t->candidates[0].time.variant = v.name; /* lives longer than the plan */
-        } else if (attn_variant_check(context, v.name, problem, NULL) == ATTN_OK) {
-            if (attn_plan_create(context, problem, ATTN_BY_NAME(v.name), &plan, why) != ATTN_OK) {
-                return false;
-            }
-            add_candidate(t, v.name, plan);
+        } else if (attn_variant_check(context, v.name, &t->shape.problem, NULL) == ATTN_OK) {
+            good = add_candidate(t, v.name, why);
         }
     }
-    return true;
+    return good;
 }
 
 static bool reserve_workspace(struct trial *t, attn_error *why) {

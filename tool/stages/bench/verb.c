@@ -35,7 +35,6 @@ struct request {
     int64_t shapes; /* --regret; 0: not asked for */
     bool check;
     const char *shapes_file;
-    struct regret_tally regret;
     struct nvml *nvml;
     int32_t variant_count; /* of the context, before any is added */
     attn_device device;
@@ -52,16 +51,15 @@ static const char *const CACHE_CHOICES[] = {"cold", "warm", "all", NULL};
 
 /* ---- report ---------------------------------------------------------------------------------- */
 
-static double rate(const struct measurement *m, const struct timing *timing) {
-    return m->flops / timing->stats.p50;
-}
-
-static void samples_json(struct json *json, const struct timing *timing) {
-    json_open(json, "sample_seconds", '[');
-    for (size_t i = 0; i < timing->stats.count; i++) {
-        json_real(json, NULL, timing->samples[i]);
+/* "p90_seconds", "p90_low_seconds", "p90_high_seconds" */
+static void interval_json(struct json *json, const char *name, struct interval interval) {
+    const double values[] = {interval.value, interval.low, interval.high};
+    static const char *const SIDES[] = {"", "_low", "_high"};
+    for (int i = 0; i < 3; i++) {
+        char key[32];
+        snprintf(key, sizeof key, "%s%s_seconds", name, SIDES[i]);
+        json_real(json, key, values[i]);
     }
-    json_close(json);
 }
 
 static void row_json(struct json *json, const struct request *request, const struct measurement *m,
@@ -77,17 +75,12 @@ static void row_json(struct json *json, const struct request *request, const str
     json_int(json, "calls_per_sample", timing->repeats);
     json_int(json, "input_sets", m->sets);
     json_bool(json, "settled", timing->settled);
-    json_real(json, "p50_seconds", timing->stats.p50);
-    json_real(json, "p50_low_seconds", timing->stats.low);
-    json_real(json, "p50_high_seconds", timing->stats.high);
-    json_real(json, "p90_seconds", timing->p90.value);
-    json_real(json, "p90_low_seconds", timing->p90.low);
-    json_real(json, "p90_high_seconds", timing->p90.high);
-    json_real(json, "p99_seconds", timing->p99.value);
-    json_real(json, "p99_low_seconds", timing->p99.low);
-    json_real(json, "p99_high_seconds", timing->p99.high);
+    const struct stats *stats = &timing->stats;
+    interval_json(json, "p50", (struct interval){stats->p50, stats->low, stats->high});
+    interval_json(json, "p90", timing->p90);
+    interval_json(json, "p99", timing->p99);
     json_real(json, "min_seconds", timing->stats.min);
-    json_real(json, "gflops", 1e-9 * rate(m, timing));
+    json_real(json, "gflops", 1e-9 * m->flops / stats->p50);
     json_real(json, "sleep_asked_seconds", row->sleep.asked);
     json_real(json, "sleep_read_seconds", row->sleep.read);
     if (request->nvml != NULL) {
@@ -97,7 +90,11 @@ static void row_json(struct json *json, const struct request *request, const str
         json_close(json);
     }
     if (request->samples) {
-        samples_json(json, timing);
+        json_open(json, "sample_seconds", '[');
+        for (size_t i = 0; i < stats->count; i++) {
+            json_real(json, NULL, timing->samples[i]);
+        }
+        json_close(json);
     }
 }
 
@@ -152,7 +149,7 @@ static void print_timing(const struct request *request, const struct measurement
     printf("%-7s %-5s %11.2f %10.2f to %9.2f %11.2f %11.2f %11.2f %9.1f %8zu %8s\n",
            MODE_NAMES[timing->mode], CACHE_STATE_NAMES[timing->cache], 1e6 * stats->p50,
            1e6 * stats->low, 1e6 * stats->high, 1e6 * stats->p90, 1e6 * timing->p99.value,
-           1e6 * stats->min, (gpu ? 1e-12 : 1e-9) * rate(m, timing), stats->count, host);
+           1e6 * stats->min, (gpu ? 1e-12 : 1e-9) * m->flops / stats->p50, stats->count, host);
 }
 
 /* "clocks    1965 to 1980 MHz, memory 3201, 412 W, 52 C; held by: power cap" */
@@ -251,35 +248,30 @@ static void measure_rows(struct request *request, const attn_problem *problem) {
     }
 }
 
-static void measure_grid(struct request *request) {
-    for (int i = 0; i < grid_count(request->grid_name); i++) {
-        for (int dtype = ATTN_FP32; dtype <= ATTN_BF16; dtype++) {
-            const bool wanted =
-                request->one_dtype ? dtype == request->semantics.dtype
-                                   : grid_has_every_dtype(request->grid_name) || dtype == ATTN_FP16;
-            if (wanted) {
-                attn_problem problem;
-                grid_problem(request->grid_name, i, &problem);
-                problem.dtype = (attn_dtype)dtype;
-                measure_rows(request, &problem);
-            }
-        }
-    }
-}
-
+/* Of a grid each problem in its dtypes. */
 static void measure_all(struct request *request) {
+    const bool every = request->grid && grid_has_every_dtype(request->grid_name);
+    const int problems =
+        request->grid ? grid_count(request->grid_name) : sizes_count(&request->sizes);
     attn_problem problem;
     if (!request->json && is_table(request)) {
         print_device(&request->device);
         printf("\n\n%-36s %-36s ", "problem", "variant");
         print_heading(request);
     }
-    if (request->grid) {
-        measure_grid(request);
-    }
-    for (int i = 0; !request->grid && i < sizes_count(&request->sizes); i++) {
+    for (int i = 0; !request->grid && i < problems; i++) {
         options_apply(&request->sizes, i, &request->semantics, &request->extras, &problem);
         measure_rows(request, &problem);
+    }
+    for (int i = 0; request->grid && i < problems; i++) {
+        for (int dtype = ATTN_FP32; dtype <= ATTN_BF16; dtype++) {
+            if (request->one_dtype ? dtype == request->semantics.dtype
+                                   : every || dtype == ATTN_FP16) {
+                grid_problem(request->grid_name, i, &problem);
+                problem.dtype = (attn_dtype)dtype;
+                measure_rows(request, &problem);
+            }
+        }
     }
 }
 
@@ -332,6 +324,7 @@ static void begin_json(struct request *request, FILE *out) {
     json_int(&request->out, "seed", request->seed);
 }
 
+/* The bar is checked only where the exit code is 0 without it. */
 static int measure_regret(struct request *request) {
     const struct regret_options options = {
         .shapes = (int)request->shapes,
@@ -341,6 +334,7 @@ static int measure_regret(struct request *request) {
         .cache = (enum cache_state)request->cache};
     const char *file = request->shapes_file;
     struct output output = {.slot = -1};
+    struct regret_tally all = {0};
     attn_error why = {""};
     if (file != NULL && !output_open(&output, file, &why)) {
         return complain("bench: --out %s: %s", file, why.text);
@@ -350,7 +344,7 @@ static int measure_regret(struct request *request) {
     }
     print_device(&request->device);
     printf(", seed %lld\n\n", (long long)request->seed);
-    regret_run(&request->runner, &options, file != NULL ? &request->out : NULL, &request->regret,
+    regret_run(&request->runner, &options, file != NULL ? &request->out : NULL, &all,
                request->outcomes, &request->why);
     for (int i = 0; i < OUTCOMES; i++) {
         request->count += request->outcomes[i];
@@ -358,21 +352,17 @@ static int measure_regret(struct request *request) {
     if (file != NULL) {
         json_close(&request->out);
     }
-    return file == NULL || output_end(&output, file, true, &why)
-               ? EXIT_DONE
-               : complain("bench: --out %s", why.text);
-}
-
-/* After an exit code of 0. */
-static int check_regret(const struct request *request) {
-    const struct regret_tally *all = &request->regret;
-    if (!request->check || regret_passes(all)) {
-        return EXIT_DONE;
+    if (file != NULL && !output_end(&output, file, true, &why)) {
+        return complain("bench: --out %s", why.text);
     }
-    complain("bench: the choice is within 3 %% of the best on %d of %d shapes, within 10 %% on %d; "
-             "expected 95 %% of them, and all",
-             all->near, all->count, all->close);
-    return EXIT_FAILED_CHECK;
+    const int status = exit_code(request);
+    if (status == EXIT_DONE && request->check && !regret_passes(&all)) {
+        complain("bench: the choice is within 3 %% of the best on %d of %d shapes, within 10 %% on "
+                 "%d; expected 95 %% of them, and all",
+                 all.near, all.count, all.close);
+        return EXIT_FAILED_CHECK;
+    }
+    return status;
 }
 
 static int run(struct request *request) {
@@ -400,14 +390,9 @@ static int run(struct request *request) {
     request->options.caches =
         request->cache == CACHE_ALL ? (1U << CACHE_STATES) - 1U : 1U << request->cache;
     request->options.width = 1e-2 * request->width;
-    if (device_is_gpu(request->runner.memory)) { /* without it nothing is known but the times */
-        request->nvml = nvml_open(request->runner.context, request->runner.device, NULL);
-        request->options.nvml = request->nvml;
-    }
+    request->options.nvml = request->nvml = nvml_open(request->runner.memory);
     if (request->shapes > 0) {
-        int status = measure_regret(request);
-        status = status == EXIT_DONE ? exit_code(request) : status;
-        return status == EXIT_DONE ? check_regret(request) : status;
+        return measure_regret(request);
     }
     if (request->json) {
         begin_json(request, stdout);

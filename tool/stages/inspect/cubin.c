@@ -365,27 +365,31 @@ static bool read_entry(const struct cubin *cubin, uint32_t index, struct cubin_e
            read_shared(cubin, entry, why);
 }
 
-bool cubin_entry(const struct cubin *cubin, uint32_t index, struct cubin_entry *entry,
-                 attn_error *why) {
-    uint32_t before = 0;
-    for (uint32_t i = 0; i < cubin->symbols; i++) {
-        const Elf64_Sym symbol = get_symbol(cubin, i);
-        if (is_entry(&symbol) && before++ == index) {
+/* Of the kernels of that name, or NULL: of all, the index-th. */
+static bool find_entry(const struct cubin *cubin, const char *name, uint32_t index,
+                       struct cubin_entry *entry, attn_error *why) {
+    uint32_t i = 0;
+    Elf64_Sym symbol;
+    for (uint32_t before = 0; i < cubin->symbols; i++) {
+        symbol = get_symbol(cubin, i);
+        if (is_entry(&symbol) && (name == NULL || strcmp(symbol_name(cubin, &symbol), name) == 0) &&
+            before++ == index) {
             return read_entry(cubin, i, entry, why);
         }
     }
-    return explain(why, "kernel %" PRIu32 " of %" PRIu32, index, cubin->entries);
+    return name != NULL
+               ? explain(why, "no kernel called %.128s among its %" PRIu32, name, cubin->entries)
+               : explain(why, "kernel %" PRIu32 " of %" PRIu32, index, cubin->entries);
+}
+
+bool cubin_entry(const struct cubin *cubin, uint32_t index, struct cubin_entry *entry,
+                 attn_error *why) {
+    return find_entry(cubin, NULL, index, entry, why);
 }
 
 bool cubin_find(const struct cubin *cubin, const char *name, struct cubin_entry *entry,
                 attn_error *why) {
-    for (uint32_t i = 0; i < cubin->symbols; i++) {
-        const Elf64_Sym symbol = get_symbol(cubin, i);
-        if (is_entry(&symbol) && strcmp(symbol_name(cubin, &symbol), name) == 0) {
-            return read_entry(cubin, i, entry, why);
-        }
-    }
-    return explain(why, "no kernel called %.128s among its %" PRIu32, name, cubin->entries);
+    return find_entry(cubin, name, 0, entry, why);
 }
 
 /* ---- instructions ---------------------------------------------------------------------------- */

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * inspect.c - see inspect.h.
+ * inspect.c - see inspect.h; and the unit of the stage: what the machine code of one variant for
+ * one architecture needs, and the budget that it is held to.
+ *
+ * Invariant: the inspected cubin of a unit has the hash that the plan names.
  */
 #include "stages/inspect/inspect.h"
 
@@ -13,17 +16,18 @@
 
 #include "base/message.h"
 #include "device/kernels.h"
+#include "stages/stage.h"
 
 /* ---- budgets --------------------------------------------------------------------------------- */
 
-enum { DTYPES = 3, ARCHS = 2 };
+enum { DTYPES = 3, ARCHS = 2, TILES = 12 }; /* at most in a line */
 
 static const struct {
-    const char *family, *tile, *archs;
+    const char *family, *archs, *tiles;
     int64_t registers, tensor_ops;
 } LINES[] = {
-#define BUDGET(family, tile, archs, registers, tensor_ops)                                         \
-    {#family, #tile, #archs, registers, tensor_ops},
+#define BUDGET(family, archs, registers, tensor_ops, tiles)                                        \
+    {#family, #archs, #tiles, registers, tensor_ops},
 #include "stages/inspect/budgets.def"
 #undef BUDGET
 };
@@ -35,54 +39,46 @@ static bool has_dtype(const char *family, bool fp32) {
     return tf32 == fp32 || strcmp(family, "append_kv") == 0 || strcmp(family, "merge_lse") == 0;
 }
 
-struct budgets budgets_built_in(void) {
+/* The index-th word of a list; its length, 0 past the last. */
+static int word_at(const char *list, int index, const char **word) {
+    *word = list;
+    for (; index > 0 && **word != '\0'; index--) {
+        *word += strcspn(*word, " ");
+        *word += strspn(*word, " ");
+    }
+    return (int)strcspn(*word, " ");
+}
+
+bool budget_next(int *index, struct budget *budget) {
     static const char *const NAMES[DTYPES] = {"fp16", "bf16", "fp32"};
-    struct budgets budgets = {.lines =
-                                  must(calloc(LINE_COUNT, DTYPES * ARCHS * sizeof *budgets.lines))};
-    for (int i = 0; i < LINE_COUNT * DTYPES; i++) {
-        char archs[ARCHS][16];
-        const int line = i / DTYPES;
-        if (!has_dtype(LINES[line].family, i % DTYPES == 2)) {
-            continue;
-        }
-        const int count = sscanf(LINES[line].archs, "%15s %15s", archs[0], archs[1]);
-        for (int j = 0; j < count; j++) {
-            struct budget *budget = &budgets.lines[budgets.count++];
+    for (; *index < LINE_COUNT * TILES * DTYPES * ARCHS; ++*index) {
+        const int line = *index / (TILES * DTYPES * ARCHS), dtype = *index / ARCHS % DTYPES;
+        const char *family = LINES[line].family, *tile, *arch;
+        const int tile_size = word_at(LINES[line].tiles, *index / (DTYPES * ARCHS) % TILES, &tile);
+        const int arch_size = word_at(LINES[line].archs, *index % ARCHS, &arch);
+        if (tile_size > 0 && arch_size > 0 && has_dtype(family, dtype == 2)) {
             budget->registers = LINES[line].registers;
             budget->tensor_ops = LINES[line].tensor_ops;
-            memcpy(budget->arch, archs[j], sizeof budget->arch);
-            snprintf(budget->variant, sizeof budget->variant, "%s_%s_%s", LINES[line].family,
-                     NAMES[i % DTYPES], LINES[line].tile);
+            snprintf(budget->arch, sizeof budget->arch, "%.*s", arch_size, arch);
+            snprintf(budget->variant, sizeof budget->variant, "%s_%s_%.*s", family, NAMES[dtype],
+                     tile_size, tile);
+            ++*index;
+            return true;
         }
     }
-    return budgets;
+    return false;
 }
 
-void budgets_free(struct budgets *budgets) {
-    free(budgets->lines);
-    *budgets = (struct budgets){0};
-}
-
-const struct budget *budgets_find(const struct budgets *budgets, const char *variant,
-                                  const char *arch) {
-    for (size_t i = 0; i < budgets->count; i++) {
-        const struct budget *line = &budgets->lines[i];
-        if (strcmp(line->variant, variant) == 0 && strcmp(line->arch, arch) == 0) {
-            return line;
+bool budget_find(const char *variant, const char *arch, struct budget *budget) {
+    for (int i = 0; budget_next(&i, budget);) {
+        if (strcmp(budget->variant, variant) == 0 && strcmp(budget->arch, arch) == 0) {
+            return true;
         }
     }
-    return NULL;
+    return false;
 }
 
 /* ---- the log of ptxas ------------------------------------------------------------------------ */
-
-enum { LINE = 512 };
-
-/* The line at `text`, cut to fit. */
-static void copy_line(const char *text, char line[LINE]) {
-    const size_t length = strcspn(text, "\r\n");
-    snprintf(line, LINE, "%.*s", (int)(length < LINE ? length : LINE - 1), text);
-}
 
 /* The number before `unit` ("bytes smem") in a line; -1: there is none. */
 static int64_t number_before(const char *line, const char *unit) {
@@ -99,10 +95,6 @@ static int64_t number_before(const char *line, const char *unit) {
     return count >= 1 && count <= 10 && !negative ? (int64_t)strtoll(digits, NULL, 10) : -1;
 }
 
-static int64_t zero_if_absent(int64_t number) {
-    return number < 0 ? 0 : number;
-}
-
 static bool read_hash(const char *log, char hash[SHA256_TEXT], attn_error *why) {
     int end = 0;
     sscanf(log, "sha256 %64[0-9a-f]%n", hash, &end);
@@ -110,44 +102,56 @@ static bool read_hash(const char *log, char hash[SHA256_TEXT], attn_error *why) 
            explain(why, "the log does not begin with \"sha256 \" and 64 digits");
 }
 
+/* What the log says of one kernel; its lines are cut apart. */
+static bool read_block(char *block, const char *entry, struct ptxas_figures *figures,
+                       attn_error *why) {
+    char title[512];
+    const int length = snprintf(title, sizeof title, "Function properties for %s\n", entry);
+    char *spills = strstr(block, title), *used = spills != NULL ? strstr(spills, ": Used ") : NULL;
+    if (spills == NULL) {
+        return explain(why, "the log has no \"%.*s\"", length - 1, title);
+    }
+    spills += length;
+    spills[strcspn(spills, "\r\n")] = '\0';
+    figures->frame_bytes = number_before(spills, "bytes stack frame");
+    figures->spill_stores = number_before(spills, "bytes spill stores");
+    figures->spill_loads = number_before(spills, "bytes spill loads");
+    if (figures->frame_bytes < 0 || figures->spill_stores < 0 || figures->spill_loads < 0) {
+        return explain(why, "the log says \"%.160s\" of %.64s, expected stack frame and spills",
+                       spills, entry);
+    }
+    if (used == NULL) {
+        return explain(why, "the log does not say what %.64s uses; was ptxas called with -v?",
+                       entry);
+    }
+    used[strcspn(used, "\r\n")] = '\0';
+    const int64_t barriers = number_before(used, "barriers");
+    const int64_t shared = number_before(used, "bytes smem");
+    figures->registers = number_before(used, "registers");
+    figures->barriers = barriers < 0 ? 0 : barriers;
+    figures->shared_bytes = shared < 0 ? 0 : shared;
+    return figures->registers >= 0 ||
+           explain(why, "the log says \"%.160s\" of %.64s, expected registers", used, entry);
+}
+
 bool ptxas_log_read(const char *log, const char *entry, const char *arch,
                     struct ptxas_figures *figures, attn_error *why) {
-    char text[LINE], line[LINE];
+    static const char COMPILING[] = "Compiling entry function";
+    char title[512];
     memset(figures, 0, sizeof *figures);
     if (!read_hash(log, figures->sha256, why)) {
         return false;
     }
-    snprintf(text, sizeof text, "Compiling entry function '%s' for '%s'\n", entry, arch);
-    const char *block = strstr(log, text);
-    if (block == NULL) {
-        return explain(why, "the log has no \"%.*s\"", (int)strlen(text) - 1, text);
+    const int length = snprintf(title, sizeof title, "%s '%s' for '%s'\n", COMPILING, entry, arch);
+    const char *begin = strstr(log, title);
+    if (begin == NULL) {
+        return explain(why, "the log has no \"%.*s\"", length - 1, title);
     }
-    block += strlen(text);
-    const char *next = strstr(block, "Compiling entry function");
-    snprintf(text, sizeof text, "Function properties for %s\n", entry);
-    const char *properties = strstr(block, text);
-    if (properties == NULL || (next != NULL && properties > next)) {
-        return explain(why, "the log has no \"%.*s\"", (int)strlen(text) - 1, text);
-    }
-    copy_line(properties + strlen(text), line);
-    figures->frame_bytes = number_before(line, "bytes stack frame");
-    figures->spill_stores = number_before(line, "bytes spill stores");
-    figures->spill_loads = number_before(line, "bytes spill loads");
-    if (figures->frame_bytes < 0 || figures->spill_stores < 0 || figures->spill_loads < 0) {
-        return explain(why, "the log says \"%.160s\" of %.64s, expected stack frame and spills",
-                       line, entry);
-    }
-    const char *used = strstr(properties, ": Used ");
-    if (used == NULL || (next != NULL && used > next)) {
-        return explain(why, "the log does not say what %.64s uses; was ptxas called with -v?",
-                       entry);
-    }
-    copy_line(used, line);
-    figures->registers = number_before(line, "registers");
-    figures->barriers = zero_if_absent(number_before(line, "barriers"));
-    figures->shared_bytes = zero_if_absent(number_before(line, "bytes smem"));
-    return figures->registers >= 0 ||
-           explain(why, "the log says \"%.160s\" of %.64s, expected registers", line, entry);
+    const char *next = strstr(begin + length, COMPILING);
+    char *block = must(next != NULL ? strndup(begin, (size_t)(next - begin)) : strdup(begin));
+    const bool good = read_block(block, entry, figures, why);
+    free(block);
+    return good;
 }
 
 /* ---- printing and asserting ------------------------------------------------------------------ */
@@ -172,24 +176,7 @@ const char *inspect_output_call(const char *ptx) {
     return NULL;
 }
 
-static const char *output_call_of(const struct cubin *cubin) {
-    for (int i = 0; i < OUTPUT_CALL_COUNT; i++) {
-        if (cubin_names(cubin, OUTPUT_CALLS[i])) {
-            return OUTPUT_CALLS[i];
-        }
-    }
-    return NULL;
-}
-
 /* ---- figures --------------------------------------------------------------------------------- */
-
-static void count(struct inspected *row) {
-    struct sass_counts counts;
-    sass_count(&row->cubin, &row->entry, &counts);
-    row->tensor_ops = counts.tensor;
-    row->local_ops = counts.local;
-    row->instructions = counts.instructions;
-}
 
 /* wgmma: 64 rows of a warpgroup, 16 of the inner dimension, all columns at once. Elsewhere one
  * instruction of a warp is 16 x 8 x 16; in fp32 three are 16 x 8 x 8, and QK^T is a loop over 32 of
@@ -284,11 +271,33 @@ bool inspect_variant(const attn_variant *variant, const attn_image *image, struc
     if (strncmp(found, row->arch, strlen(found)) != 0) { /* "sm_90" is what sm_90a's says too */
         return explain(why, "its machine code is for %s", found);
     }
-    row->output_call = output_call_of(&row->cubin);
+    for (int i = 0; i < OUTPUT_CALL_COUNT && row->output_call == NULL; i++) {
+        row->output_call = cubin_names(&row->cubin, OUTPUT_CALLS[i]) ? OUTPUT_CALLS[i] : NULL;
+    }
     sha256_text(image->data, image->bytes, row->sha256);
-    count(row);
+    sass_count(&row->cubin, &row->entry, &row->sass);
     read_log(image->log, row, &row->log_fault);
     return true;
+}
+
+/* The first image of a variant of the library that is of this kind and, unless that is NULL, has
+ * this SHA-256; decompressed. */
+static bool own_image(const char *name, attn_image_kind kind, const char *sha256,
+                      attn_variant *variant, attn_image *image, attn_error *why) {
+    if (!variant_by_name(NULL, name, variant, why)) {
+        return false;
+    }
+    *image = (attn_image){.size = sizeof *image};
+    for (int32_t i = 0; variant_image(NULL, name, i, image, why) == ATTN_OK; i++) {
+        char hash[SHA256_TEXT] = "";
+        if (sha256 != NULL) {
+            sha256_text(image->data, image->bytes, hash);
+        }
+        if (image->kind == kind && (sha256 == NULL || strcmp(hash, sha256) == 0)) {
+            return true;
+        }
+    }
+    return false;
 }
 
 bool inspect_own(const attn_variant *variant, const attn_image *image, struct inspected *row,
@@ -315,7 +324,7 @@ bool inspect_kernel(const struct cubin *cubin, const char sha256[SHA256_TEXT], u
     row->name = row->entry.name;
     snprintf(row->arch, sizeof row->arch, "sm_%" PRIu32, cubin->sm);
     memcpy(row->sha256, sha256, SHA256_TEXT);
-    count(row);
+    sass_count(cubin, &row->entry, &row->sass);
     return true;
 }
 
@@ -331,9 +340,9 @@ const struct inspect_figure INSPECT_FIGURE[INSPECT_FIGURES] = {
 void inspect_values(const struct inspected *row, int64_t values[INSPECT_FIGURES]) {
     const struct cubin_entry *entry = &row->entry;
     const int64_t all[INSPECT_FIGURES] = {
-        entry->registers,  entry->stack_bytes, row->spill_bytes,    row->local_ops,
-        row->tensor_ops,   entry->barriers,    entry->shared_bytes, row->smem_dynamic,
-        row->instructions, entry->helpers,     entry->builtins};
+        entry->registers,       entry->stack_bytes, row->spill_bytes,    row->sass.local,
+        row->sass.tensor,       entry->barriers,    entry->shared_bytes, row->smem_dynamic,
+        row->sass.instructions, entry->helpers,     entry->builtins};
     memcpy(values, all, sizeof all);
 }
 
@@ -368,22 +377,20 @@ static void at_most(struct gate *gate, const char *figure, int64_t value, int64_
     }
 }
 
+int64_t inspect_fewest(const struct inspected *row, const struct budget *budget) {
+    const int64_t more = budget != NULL ? budget->tensor_ops : 0;
+    return row->tensor_demand > more ? row->tensor_demand : more;
+}
+
 static void check_tensor_ops(struct gate *gate, const struct inspected *row,
                              const struct budget *budget) {
     if (!row->tensor_cores) {
-        at_most(gate, "tensor_ops", row->tensor_ops, 0);
+        at_most(gate, "tensor_ops", row->sass.tensor, 0);
         return;
     }
-    int64_t fewest = budget != NULL && budget->tensor_ops > 1 ? budget->tensor_ops : 1;
-    fewest = row->tensor_demand > fewest ? row->tensor_demand : fewest;
-    if (row->tensor_ops < fewest) {
-        fail(gate, "tensor_ops %" PRId64 ", budget at least %" PRId64, row->tensor_ops, fewest);
-    }
-}
-
-static void no_output(struct gate *gate, const char *what, const char *call) {
-    if (call != NULL) {
-        fail(gate, "%s refers to %s: a release prints and asserts nothing", what, call);
+    const int64_t wanted = inspect_fewest(row, budget), fewest = wanted > 1 ? wanted : 1;
+    if (row->sass.tensor < fewest) {
+        fail(gate, "tensor_ops %" PRId64 ", budget at least %" PRId64, row->sass.tensor, fewest);
     }
 }
 
@@ -400,30 +407,76 @@ int inspect_gate(const struct inspected *row, const struct budget *budget,
     }
     at_most(&gate, "stack_bytes", row->entry.stack_bytes, 0);
     at_most(&gate, "spill_bytes", row->spill_bytes, 0);
-    at_most(&gate, "local_ops", row->local_ops, 0);
+    at_most(&gate, "local_ops", row->sass.local, 0);
     at_most(&gate, "helpers", row->entry.helpers, 0);
     check_tensor_ops(&gate, row, budget);
-    no_output(&gate, "its machine code", row->output_call);
-    no_output(&gate, "the variant's PTX", row->ptx_output_call);
+    for (int ptx = 0; ptx <= 1; ptx++) {
+        const char *call = ptx ? row->ptx_output_call : row->output_call;
+        if (call != NULL) {
+            fail(&gate, "%s refers to %s: a release prints and asserts nothing",
+                 ptx ? "the variant's PTX" : "its machine code", call);
+        }
+    }
     return gate.count;
 }
 
-/* ---- images ---------------------------------------------------------------------------------- */
+/* ---- the control ----------------------------------------------------------------------------- */
 
-bool own_image(const char *name, attn_image_kind kind, const char *sha256, attn_variant *variant,
-               attn_image *image, attn_error *why) {
-    char hash[SHA256_TEXT];
-    if (!variant_by_name(NULL, name, variant, why)) {
+/* The variant's own log with eight bytes of spills in it: the gate must refuse what it says. */
+static bool spill_is_caught(const struct inspected *row, const attn_image *image,
+                            const struct budget *budget) {
+    char failures[INSPECT_FAILURES_MAX][256];
+    char *log = strdup(image->log);
+    char *place = log != NULL ? strstr(log, "0 bytes spill stores") : NULL;
+    struct inspected planted = *row;
+    struct ptxas_figures said = {0};
+    bool caught = false;
+    if (place != NULL) {
+        *place = '8';
+        ptxas_log_read(log, row->entry.name, row->arch, &said, NULL);
+        planted.spill_bytes = said.spill_stores + said.spill_loads;
+        const int count = inspect_gate(&planted, budget, failures);
+        for (int i = 0; i < count; i++) {
+            caught = caught || strncmp(failures[i], "spill_bytes 8", 13) == 0;
+        }
+    }
+    free(log);
+    return caught;
+}
+
+/* ---- the unit -------------------------------------------------------------------------------- */
+
+bool record_inspect(const struct slot *slot, struct pack *pack, struct json *unit,
+                    attn_error *why) {
+    attn_variant variant;
+    attn_image image;
+    struct inspected row;
+    struct budget found;
+    char log[SHA256_TEXT];
+    if (!own_image(slot->variant, ATTN_IMAGE_CUBIN, slot->image, &variant, &image, NULL)) {
+        return explain(why, "%s: the library has no cubin %.12s of it", slot->variant, slot->image);
+    }
+    if (!inspect_own(&variant, &image, &row, why)) {
         return false;
     }
-    *image = (attn_image){.size = sizeof *image};
-    for (int32_t i = 0; variant_image(NULL, name, i, image, why) == ATTN_OK; i++) {
-        if (image->kind == kind && sha256 != NULL) {
-            sha256_text(image->data, image->bytes, hash);
-        }
-        if (image->kind == kind && (sha256 == NULL || strcmp(hash, sha256) == 0)) {
-            return true;
-        }
+    if (row.log_fault.text[0] != '\0') {
+        return explain(why, "%s", row.log_fault.text);
     }
-    return false;
+    if (!pack_add_artifact(pack, image.log, strlen(image.log), log, why)) {
+        return false;
+    }
+    const struct budget *budget = budget_find(slot->variant, row.arch, &found) ? &found : NULL;
+    record_controls(unit, &(struct planted){"spill", spill_is_caught(&row, &image, budget)}, 1);
+    json_open(unit, "values", '{');
+    inspect_json(unit, &row, true);
+    json_int(unit, "tensor_cores", row.tensor_cores);
+    json_int(unit, "tensor_demand", row.tensor_demand);
+    json_int(unit, "output_calls", (row.output_call != NULL) + (row.ptx_output_call != NULL));
+    if (budget != NULL) {
+        json_int(unit, "budget_registers", budget->registers);
+        json_int(unit, "budget_tensor_ops", inspect_fewest(&row, budget));
+    }
+    json_close(unit);
+    json_texts(unit, "artifacts", &(const char *){log}, 1);
+    return true;
 }

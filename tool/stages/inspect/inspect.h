@@ -15,25 +15,19 @@
 #include "base/sha256.h"
 #include "stages/inspect/cubin.h"
 
-/* ---- budgets.def, one line for each cubin ---------------------------------------------------- */
+/* ---- budgets.def ----------------------------------------------------------------------------- */
 
 struct budget {
     char variant[96], arch[16];
     int64_t registers;  /* the most */
-    int64_t tensor_ops; /* the fewest; 0: none at all */
+    int64_t tensor_ops; /* the fewest, where more than the tile demands; else 0 */
 };
 
-struct budgets {
-    struct budget *lines;
-    size_t count;
-};
+/* Of one cubin after the other: *index is 0 at first. False: there are no more. */
+bool budget_next(int *index, struct budget *budget);
 
-struct budgets budgets_built_in(void);
-void budgets_free(struct budgets *budgets);
-
-/* NULL: there is none. */
-const struct budget *budgets_find(const struct budgets *budgets, const char *variant,
-                                  const char *arch);
+/* False: there is none. */
+bool budget_find(const char *variant, const char *arch, struct budget *budget);
 
 /* ---- one kernel in one cubin ----------------------------------------------------------------- */
 
@@ -48,7 +42,7 @@ struct inspected {
     struct cubin cubin;
     struct cubin_entry entry;
     int64_t spill_bytes; /* stored and loaded, from the log */
-    int64_t tensor_ops, local_ops, instructions;
+    struct sass_counts sass;
     int64_t tensor_demand; /* the fewest matrix instructions that its tile can do with; 0: none */
     char sha256[SHA256_TEXT];
     bool log_bound;       /* the log belongs to this cubin */
@@ -73,8 +67,7 @@ bool inspect_kernel(const struct cubin *cubin, const char sha256[SHA256_TEXT], u
 /* "vprintf", "__assertfail": the first such word in the text of PTX; NULL: none. */
 const char *inspect_output_call(const char *ptx);
 
-/* MMA instructions of one mainloop iteration in one warp (or warpgroup), by the shape of the tile:
- * S = QK^T and PV. 0: it uses none. */
+/* MMA instructions of a mainloop iteration in one warp (or warpgroup), by the shape of the tile. */
 int64_t inspect_demand(const attn_variant *variant);
 
 /* The figures of a row, in the order of the table's columns. */
@@ -92,15 +85,13 @@ void inspect_values(const struct inspected *row, int64_t values[INSPECT_FIGURES]
  * unknown. */
 void inspect_json(struct json *json, const struct inspected *row, bool in_unit);
 
+/* The fewest matrix instructions that the row may have. */
+int64_t inspect_fewest(const struct inspected *row, const struct budget *budget);
+
 /* How many of the rules the row breaks, each in a sentence. budget NULL: it has none, which is the
  * first of them. */
 int inspect_gate(const struct inspected *row, const struct budget *budget,
                  char failures[INSPECT_FAILURES_MAX][256]);
-
-/* The first image of a variant of the library that is of this kind and, unless that is NULL, has
- * this SHA-256; decompressed. */
-bool own_image(const char *name, attn_image_kind kind, const char *sha256, attn_variant *variant,
-               attn_image *image, attn_error *why);
 
 /* ---- the log of ptxas ---------------------------------------------------------------------------
  *

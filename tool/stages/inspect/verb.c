@@ -29,11 +29,9 @@ struct job {
     bool json;
     const char *pattern, *image_path, *dump_path;
     regex_t regex;
-    struct budgets budgets;
     struct inspected *rows;
     size_t count;
-    int variants; /* for GPUs in the library, whether selected or not */
-    char *file;   /* of --image, in which the rows point */
+    char *file; /* of --image, in which the rows point */
 };
 
 static bool selected(const struct job *job, const char *name) {
@@ -86,18 +84,6 @@ static int look_at_variant(struct job *job, const attn_variant *variant) {
     return EXIT_DONE;
 }
 
-static int look_at_library(struct job *job) {
-    attn_variant variant;
-    int status = EXIT_DONE;
-    for (int32_t i = 0; status == EXIT_DONE && variant_next_of_all(NULL, &i, &variant);) {
-        if (strcmp(variant.device, "cuda") == 0) {
-            job->variants++;
-            status = selected(job, variant.name) ? look_at_variant(job, &variant) : EXIT_DONE;
-        }
-    }
-    return status;
-}
-
 /* ---- any cubin ------------------------------------------------------------------------------- */
 
 static int look_at_file(struct job *job) {
@@ -124,14 +110,15 @@ static int look_at_file(struct job *job) {
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-static void put_verdict(struct json *json, const struct job *job, const struct inspected *row) {
+static void put_verdict(struct json *json, const struct inspected *row) {
     char failures[INSPECT_FAILURES_MAX][256];
-    const struct budget *budget = budgets_find(&job->budgets, row->name, row->arch);
+    struct budget found;
+    const struct budget *budget = budget_find(row->name, row->arch, &found) ? &found : NULL;
     const int count = inspect_gate(row, budget, failures);
     json_int(json, "tensor_demand", row->tensor_demand);
     json_bool(json, "log_bound", row->log_bound);
     json_known_int(json, "budget_registers", budget != NULL ? budget->registers : -1);
-    json_known_int(json, "budget_tensor_ops", budget != NULL ? budget->tensor_ops : -1);
+    json_known_int(json, "budget_tensor_ops", budget != NULL ? inspect_fewest(row, budget) : -1);
     json_bool(json, "pass", count == 0);
     json_open(json, "failures", '[');
     for (int i = 0; i < count; i++) {
@@ -140,7 +127,7 @@ static void put_verdict(struct json *json, const struct job *job, const struct i
     json_close(json);
 }
 
-static void put_row(struct json *json, const struct job *job, const struct inspected *row) {
+static void put_row(struct json *json, const struct inspected *row) {
     json_open(json, NULL, '{');
     json_text(json, "name", row->name);
     json_text(json, "family", row->family);
@@ -152,7 +139,7 @@ static void put_row(struct json *json, const struct job *job, const struct inspe
     json_text(json, "cubin_sha256", row->sha256);
     json_int(json, "cubin_bytes", (int64_t)row->cubin.bytes);
     if (row->family != NULL) {
-        put_verdict(json, job, row);
+        put_verdict(json, row);
     }
     json_close(json);
 }
@@ -193,21 +180,18 @@ static void print_row(int width, const struct inspected *row) {
 static void print_rows(const struct job *job) {
     const int width = name_width(job);
     struct json json = json_begin(stdout);
-    if (job->json) {
-        json_open(&json, NULL, '[');
-    } else {
+    if (!job->json) {
         print_heading(width);
-    }
-    for (size_t i = 0; i < job->count; i++) {
-        if (job->json) {
-            put_row(&json, job, &job->rows[i]);
-            continue;
+        for (size_t i = 0; i < job->count; i++) {
+            print_row(width, &job->rows[i]);
         }
-        print_row(width, &job->rows[i]);
+        return;
     }
-    if (job->json) {
-        json_close(&json);
+    json_open(&json, NULL, '[');
+    for (size_t i = 0; i < job->count; i++) {
+        put_row(&json, &job->rows[i]);
     }
+    json_close(&json);
 }
 
 /* ---- the gate -------------------------------------------------------------------------------- */
@@ -218,8 +202,9 @@ static size_t check_rows(const struct job *job) {
     for (size_t i = 0; i < job->count; i++) {
         const struct inspected *row = &job->rows[i];
         char failures[INSPECT_FAILURES_MAX][256];
-        const int count =
-            inspect_gate(row, budgets_find(&job->budgets, row->name, row->arch), failures);
+        struct budget found;
+        const bool has_one = budget_find(row->name, row->arch, &found);
+        const int count = inspect_gate(row, has_one ? &found : NULL, failures);
         broken += count > 0;
         for (int j = 0; j < count && !job->json; j++) {
             printf("FAIL %s %s: %s\n", row->name, row->arch, failures[j]);
@@ -239,15 +224,15 @@ static bool has_row(const struct job *job, const struct budget *line) {
 }
 
 /* Budgets whose cubin is not in the library. */
-static size_t check_absent(const struct job *job, const struct budget **last) {
+static size_t check_absent(const struct job *job, struct budget *last) {
+    struct budget line;
     size_t absent = 0;
-    for (size_t i = 0; i < job->budgets.count; i++) {
-        const struct budget *line = &job->budgets.lines[i];
-        if (selected(job, line->variant) && !has_row(job, line)) {
+    for (int i = 0; budget_next(&i, &line);) {
+        if (selected(job, line.variant) && !has_row(job, &line)) {
             *last = line;
             absent++;
             if (!job->json) {
-                printf("NOT RUN %s %s: the library has no such cubin\n", line->variant, line->arch);
+                printf("NOT RUN %s %s: the library has no such cubin\n", line.variant, line.arch);
             }
         }
     }
@@ -255,7 +240,7 @@ static size_t check_absent(const struct job *job, const struct budget **last) {
 }
 
 static int judge(const struct job *job) {
-    const struct budget *last = NULL;
+    struct budget last = {0};
     const size_t broken = check_rows(job);
     const size_t absent = check_absent(job, &last);
     if (!job->json) {
@@ -269,7 +254,7 @@ static int judge(const struct job *job) {
     if (absent > 0) {
         complain("inspect: %zu cubins that have a budget are not in the library, %s for %s among "
                  "them",
-                 absent, last->variant, last->arch);
+                 absent, last.variant, last.arch);
         return EXIT_NOT_RUN;
     }
     return EXIT_DONE;
@@ -278,13 +263,19 @@ static int judge(const struct job *job) {
 /* ---- the verb -------------------------------------------------------------------------------- */
 
 static int inspect_library(struct job *job) {
-    job->budgets = budgets_built_in();
-    const int status = look_at_library(job);
+    attn_variant variant;
+    attn_error why;
+    int variants = 0; /* for GPUs, whether selected or not */
+    int status = EXIT_DONE;
+    for (int32_t i = 0; status == EXIT_DONE && variant_next_of_all(NULL, &i, &variant);) {
+        const bool gpu = strcmp(variant.device, "cuda") == 0;
+        variants += gpu;
+        status = gpu && selected(job, variant.name) ? look_at_variant(job, &variant) : EXIT_DONE;
+    }
     if (status != EXIT_DONE) {
         return status;
     }
-    if (job->variants == 0) {
-        attn_error why;
+    if (variants == 0) {
         kernels_explain(&why);
         complain("inspect: not run: %s", why.text);
         return EXIT_NOT_RUN;
@@ -292,7 +283,7 @@ static int inspect_library(struct job *job) {
     if (job->count == 0) {
         return complain("inspect: --variant: '%s' matches none of the library's %d variants for "
                         "GPUs",
-                        job->pattern != NULL ? job->pattern : "", job->variants);
+                        job->pattern != NULL ? job->pattern : "", variants);
     }
     print_rows(job);
     return judge(job);
@@ -341,7 +332,6 @@ int verb_inspect(int argc, char **argv) {
     }
     const int status = job.image_path != NULL ? inspect_file(&job) : inspect_library(&job);
     regfree(&job.regex);
-    budgets_free(&job.budgets);
     free(job.rows);
     free(job.file);
     return status;

@@ -29,9 +29,7 @@ struct extent {
 };
 
 struct defects {
-    const struct sample *sample;
     const struct case_output *output;
-    const struct expectation *expected;       /* the output's */
     struct extent tile, cols, heads, batches; /* tile: rows of a tile of block_q */
     int64_t tail_start;                       /* where the last, shorter tile begins */
     int64_t elements, bad, nans, unwritten;
@@ -47,8 +45,9 @@ static void mark(struct extent *extent, int64_t at, bool wrong) {
 
 static void look_at_row(struct defects *w, size_t index, double allowed) {
     const struct output_view *view = &w->output->view;
-    const attn_row at = expectation_row(w->expected, w->sample, index);
-    const double *exact = w->expected->o + index * (size_t)view->cols;
+    const struct expectation *expected = &w->output->expected;
+    const attn_row at = expectation_row(expected, w->output->sample, index);
+    const double *exact = expected->o + index * (size_t)view->cols;
     if (!view_has(view, &at)) {
         return; /* packed: no such row */
     }
@@ -145,15 +144,16 @@ static void say_values(FILE *out, const struct defects *w) {
 }
 
 static void say_lse(FILE *out, const struct defects *w) {
-    const struct sample *s = w->sample;
+    const struct sample *s = w->output->sample;
+    const struct expectation *expected = &w->output->expected;
     double sum = 0, square = 0;
     int64_t rows = 0, bad = 0;
-    for (size_t r = 0; r < w->expected->count; r++) {
-        const attn_row at = expectation_row(w->expected, s, r);
+    for (size_t r = 0; r < expected->count; r++) {
+        const attn_row at = expectation_row(expected, s, r);
         if (at.row >= sample_rows_q(s, at.batch)) {
             continue;
         }
-        const double exact = w->expected->lse[r];
+        const double exact = expected->lse[r];
         const double value = (double)s->tensors.lse[sample_at_lse(s, at.batch, at.head, at.row)];
         const bool same = value == exact; /* infinities */
         bad += !same && !(fabs(value - exact) <= 1e-5 + 1e-5 * fabs(exact));
@@ -173,19 +173,21 @@ static void say_lse(FILE *out, const struct defects *w) {
 /* ---- growth with the number of keys ---------------------------------------------------------- */
 
 /* The reference of the same rows over the sample as it is now. */
-static bool expect_again(const struct target *t, const struct sample *s,
-                         const struct expectation *before, struct expectation *expected) {
+static bool expect_again(const struct case_output *o, struct expectation *expected) {
+    const struct expectation *before = &o->expected;
     attn_row *rows = NULL;
     if (before->rows != NULL) {
         rows = must(malloc((before->count + 1) * sizeof *rows));
         memcpy(rows, before->rows, before->count * sizeof *rows);
     }
-    return expectation_make_rows(expected, t->context, s, rows, before->count) == NULL;
+    return expectation_make_rows(expected, o->target->context, o->sample, rows, before->count) ==
+           NULL;
 }
 
 /* The largest error over `keys` keys as a part of what is allowed; negative: not known. */
-static double error_over(const struct target *t, struct sample *s, const struct expectation *before,
-                         int64_t keys) {
+static double error_over(const struct case_output *o, int64_t keys) {
+    const struct target *t = o->target;
+    struct sample *s = o->sample;
     const attn_problem original = s->problem, resolved = s->full;
     struct expectation expected = {0};
     attn_comparison comparison;
@@ -194,7 +196,7 @@ static double error_over(const struct target *t, struct sample *s, const struct 
     s->full.seq_kv = keys;
     s->problem = s->full;
     if (attn_variant_check(t->context, t->runs_as, &s->problem, NULL) == ATTN_OK &&
-        expect_again(t, s, before, &expected) && run_sample(t, s, &why) == RUN_DONE) {
+        expect_again(o, &expected) && run_sample(t, s, &why) == RUN_DONE) {
         const bool right = sample_compare(s, &expected, &comparison) == NULL;
         const double lse = s->tensors.lse ? comparison.lse_error : 0;
         ratio = comparison.max_allowed > 0 ? comparison.max_error / comparison.max_allowed : 0;
@@ -207,10 +209,10 @@ static double error_over(const struct target *t, struct sample *s, const struct 
 }
 
 /* O in the sample is lost. */
-static void say_growth(FILE *out, const struct target *t, struct sample *s,
-                       const struct expectation *before) {
-    const attn_problem *p = &s->full;
-    const int64_t block = t->variant.block_kv > 0 ? t->variant.block_kv : 64;
+static void say_growth(FILE *out, const struct case_output *o) {
+    const attn_problem *p = &o->sample->full;
+    const int32_t tile = o->target->variant.block_kv;
+    const int64_t block = tile > 0 ? tile : 64;
     const int64_t seq_kv = p->seq_kv;
     if (p->packed || p->used_kv || p->used_q || p->draft || p->bias || p->mask ||
         p->window_left >= 0) {
@@ -220,7 +222,7 @@ static void say_growth(FILE *out, const struct target *t, struct sample *s,
     double first = 0, last = 0;
     for (int64_t blocks = 1; keys < seq_kv; blocks += blocks < 4 ? 1 : blocks / 2) {
         keys = blocks * block < seq_kv ? blocks * block : seq_kv;
-        const double ratio = error_over(t, s, before, keys);
+        const double ratio = error_over(o, keys);
         if (ratio < 0) {
             return;
         }
@@ -247,9 +249,9 @@ static void say_growth(FILE *out, const struct target *t, struct sample *s,
 
 /* ---- altogether ------------------------------------------------------------------------------ */
 
-static void tell(FILE *out, const struct target *t, struct sample *s, struct defects *w,
-                 const attn_comparison *comparison) {
-    for (size_t r = 0; r < w->expected->count; r++) {
+static void tell(FILE *out, struct defects *w, const attn_comparison *comparison) {
+    const struct sample *s = w->output->sample;
+    for (size_t r = 0; r < w->output->expected.count; r++) {
         look_at_row(w, r, comparison->max_allowed);
     }
     if (w->bad > 0) {
@@ -264,27 +266,23 @@ static void tell(FILE *out, const struct target *t, struct sample *s, struct def
         say_lse(out, w);
     }
     if (!comparison->pass && s->full.seq_kv > 0 && s->gradients == NULL) {
-        say_growth(out, t, s, w->expected);
+        say_growth(out, w->output);
     }
 }
 
 /* Rows of a tile of the output. */
-static int64_t tile_of(const struct target *t, const struct case_output *o) {
+static int64_t tile_of(const struct case_output *o) {
+    const attn_variant *v = &o->target->variant;
     const bool keys = o->gradient == ATTN_GRADIENT_K || o->gradient == ATTN_GRADIENT_V;
-    const int32_t block = keys                             ? t->variant.block_kv
-                          : o->gradient <= ATTN_GRADIENT_Q ? t->variant.block_q
-                                                           : 1;
+    const int32_t block = keys ? v->block_kv : o->gradient <= ATTN_GRADIENT_Q ? v->block_q : 1;
     return block > 0 ? block : 1;
 }
 
-void anatomy_tell(const struct target *t, struct sample *s, const struct case_output *o,
-                  const attn_comparison *comparison, char *text, size_t size) {
+void anatomy_tell(const struct case_output *o, const attn_comparison *comparison, char *text,
+                  size_t size) {
     const struct output_view *view = &o->view;
-    const int64_t tile = tile_of(t, o);
-    struct defects w = {.sample = s,
-                        .output = o,
-                        .expected = &o->expected,
-                        .tail_start = view->shape.row / tile * tile};
+    const int64_t tile = tile_of(o);
+    struct defects w = {.output = o, .tail_start = view->shape.row / tile * tile};
     text[0] = '\0';
     if (comparison->elements == 0) {
         return; /* damage, or a refusal: the reason says it all */
@@ -298,7 +296,7 @@ void anatomy_tell(const struct target *t, struct sample *s, const struct case_ou
         *extents[i] = (struct extent){sizes[i], at, at + all};
         at += sizes[i];
     }
-    tell(out, t, s, &w, comparison);
+    tell(out, &w, comparison);
     fclose(out);
     free(flags);
     text[size - 1] = '\0';

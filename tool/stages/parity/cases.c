@@ -26,6 +26,35 @@ static const double BUDGET = 2e7;
 static const double BUDGET_BACKWARD = 2e6;
 static const float MOST_SCALE_BACKWARD = 100.0F;
 
+/* ---- the target ------------------------------------------------------------------------------ */
+
+struct target target_on(const struct runner *runner, uint64_t seed) {
+    return (struct target){.context = runner->context,
+                           .device = runner->memory,
+                           .seed = seed,
+                           .emulated = vgpu_drives(runner->context)};
+}
+
+bool target_accepts(const struct target *t, attn_problem *accepted, attn_error *why) {
+    const attn_variant *v = &t->variant;
+    for (int i = 0; i < 2 * (ATTN_BF16 + 1); i++) {
+        const int dtype = i / 2;
+        attn_problem p;
+        attn_problem_init(&p);
+        p.dtype = (attn_dtype)dtype;
+        p.causal = i % 2 == 0 ? ATTN_CAUSAL_NONE : ATTN_CAUSAL_TOP_LEFT;
+        p.seq_kv = 16;
+        p.head_dim = v->head_dim_max > 0 && v->head_dim_max < 64 ? v->head_dim_max : 64;
+        problem_suit(v, &p);
+        if ((v->dtypes >> dtype & 1) != 0 &&
+            attn_variant_check(t->context, t->runs_as, &p, why) == ATTN_OK) {
+            *accepted = p;
+            return true;
+        }
+    }
+    return false;
+}
+
 /* ---- kinds ----------------------------------------------------------------------------------- */
 
 /* By number % KINDS_EVERY; all others are plain. */
@@ -177,40 +206,31 @@ static uint64_t case_seed(const char *variant, uint64_t seed, int64_t number) {
     return mixed + (uint64_t)number * 0x632BE59BD9B4E019u;
 }
 
-/* Of an outsider, which has no variant to ask. */
-static bool make_outside(const struct target *t, struct parity_case *made, struct sample *sample,
-                         uint64_t *state) {
-    for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
-        t->outsider->draw(t->outsider, made, rng_next(state), attempt);
-        if (case_build(made, sample)) {
-            return true;
-        }
-    }
-    return false;
+/* Whether the variant takes the problem; an outsider has none to ask. */
+static bool is_taken(const struct target *t, const attn_problem *problem, attn_error *why) {
+    return t->outsider != NULL ||
+           attn_variant_check(t->context, t->runs_as, problem, why) == ATTN_OK;
 }
 
 bool case_make(const struct target *t, int64_t number, struct parity_case *made,
                struct sample *sample, attn_error *why) {
+    const attn_problem *p = &made->recipe.problem;
     uint64_t state = case_seed(t->variant.name, t->seed, number);
     explain(why, "out of memory for the tensors of a case");
     *made = (struct parity_case){.number = number};
-    if (t->outsider != NULL) {
-        return make_outside(t, made, sample, &state);
-    }
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
-        draw_recipe(t, made, rng_next(&state), attempt);
-        if (made->backward && fabsf(made->recipe.problem.scale) > MOST_SCALE_BACKWARD) {
-            continue;
+        if (t->outsider != NULL) {
+            t->outsider->draw(t->outsider, made, rng_next(&state), attempt);
+        } else {
+            draw_recipe(t, made, rng_next(&state), attempt);
         }
+        const bool steep =
+            t->outsider == NULL && made->backward && fabsf(p->scale) > MOST_SCALE_BACKWARD;
         /* The totals of packed sequences, and the strides, are known when the sample is built. */
-        if (!made->recipe.problem.packed &&
-            attn_variant_check(t->context, t->runs_as, &made->recipe.problem, why) != ATTN_OK) {
+        if (steep || (!p->packed && !is_taken(t, p, why)) || !case_build(made, sample)) {
             continue;
         }
-        if (!case_build(made, sample)) {
-            continue;
-        }
-        if (attn_variant_check(t->context, t->runs_as, &sample->problem, why) == ATTN_OK) {
+        if (is_taken(t, &sample->problem, why)) {
             return true;
         }
         sample_free(sample);

@@ -20,8 +20,8 @@ enum { SAMPLED_ROWS = 192 };
 /* ---- every row, also those that are not compared --------------------------------------------- */
 
 /* Elements of a row (and its LSE) that are NaN where none is due, or the other way round. */
-static int64_t misplaced_nans(const struct case_output *o, const struct sample *s,
-                              const attn_row *row, bool clean) {
+static int64_t misplaced_nans(const struct case_output *o, const attn_row *row, bool clean) {
+    const struct sample *s = o->sample;
     int64_t count = 0;
     for (int64_t d = 0; d < o->view.cols; d++) {
         count += isnan(view_get(&o->view, row, d)) == clean;
@@ -33,18 +33,17 @@ static int64_t misplaced_nans(const struct case_output *o, const struct sample *
 }
 
 /* NaN exactly in the rows that see one. False and the place of the first exception. */
-static bool nans_in_place(const struct case_output *o, const struct parity_case *c,
-                          const struct sample *s, attn_error *why) {
+static bool nans_in_place(const struct case_output *o, attn_error *why) {
     int64_t elements = 0, rows = 0;
     attn_row first = {0};
     bool first_clean = true;
     for (int64_t i = 0; i < view_rows(&o->view); i++) {
         const attn_row at = view_row(&o->view, i);
-        const bool clean = case_output_is_clean(o, c, s, &at);
-        if (!view_has(&o->view, &at) || (!clean && c->kind == CASE_FUTURE_INF)) {
+        const bool clean = case_output_is_clean(o, &at);
+        if (!view_has(&o->view, &at) || (!clean && o->made->kind == CASE_FUTURE_INF)) {
             continue; /* no such row; an infinite score may be 0 or NaN as a probability */
         }
-        const int64_t bad = misplaced_nans(o, s, &at, clean);
+        const int64_t bad = misplaced_nans(o, &at, clean);
         if (bad > 0 && rows == 0) {
             first = at;
             first_clean = clean;
@@ -63,10 +62,6 @@ static bool nans_in_place(const struct case_output *o, const struct parity_case 
 
 /* ---- the verdict ----------------------------------------------------------------------------- */
 
-static size_t most_rows(const struct parity_case *c) {
-    return c->kind == CASE_LARGE ? SAMPLED_ROWS : SIZE_MAX;
-}
-
 /* False: it failed otherwise than by its numbers, of which none could be accepted then. */
 static bool run_once(const struct target *t, struct sample *s, struct case_result *result) {
     attn_error why = {""};
@@ -78,39 +73,39 @@ static bool run_once(const struct target *t, struct sample *s, struct case_resul
     return run == RUN_DONE;
 }
 
-static void compare_once(const struct target *t, const struct parity_case *c, struct sample *s,
-                         const struct case_output *o, attn_comparison *comparison,
+static void compare_once(const struct case_output *o, attn_comparison *comparison,
                          struct case_result *result) {
     attn_error why = {""};
-    const char *wrong = case_output_compare(o, t, s, comparison);
+    const char *wrong = case_output_compare(o, comparison);
     const attn_statistics found = attn_comparison_statistics(comparison);
-    result->statistics = attn_comparison_statistics(NULL);
-    result->damaged = true;
-    if (attn_judge(s->full.dtype, &found, NULL, 0) != ATTN_REJECT &&
-        !nans_in_place(o, c, s, &why)) {
-        snprintf(result->reason, sizeof result->reason, "%s", why.text);
-        return;
-    }
-    result->damaged = false;
-    result->statistics = found;
-    snprintf(result->reason, sizeof result->reason, "%s", wrong != NULL ? wrong : "");
+    result->damaged = attn_judge(o->sample->full.dtype, &found, NULL, 0) != ATTN_REJECT &&
+                      !nans_in_place(o, &why);
+    result->statistics = result->damaged ? attn_comparison_statistics(NULL) : found;
+    snprintf(result->reason, sizeof result->reason, "%s",
+             result->damaged ? why.text
+             : wrong != NULL ? wrong
+                             : "");
+}
+
+static const char *make_output(struct case_output *o, const struct target *t,
+                               const struct parity_case *c, struct sample *s, int gradient) {
+    return case_output_make(o, t, c, s, gradient, c->kind == CASE_LARGE ? SAMPLED_ROWS : SIZE_MAX);
 }
 
 /* The same problem with other data. */
-static void resample(const struct target *t, const struct parity_case *c, int gradient,
-                     struct case_result *result) {
-    struct parity_case other = *c;
+static void resample(const struct case_output *first, struct case_result *result) {
+    struct parity_case other = *first->made;
     struct case_result own = {.statistics = attn_comparison_statistics(NULL)};
     attn_comparison comparison;
     struct case_output o;
     struct sample s;
     recipe_resample(&other.recipe, result->resampled + 1);
     if (case_build(&other, &s)) {
-        if (case_output_make(&o, t, &other, &s, gradient, most_rows(c)) == NULL &&
-            run_once(t, &s, &own)) {
-            compare_once(t, &other, &s, &o, &comparison, &own);
+        if (make_output(&o, first->target, &other, &s, first->gradient) == NULL &&
+            run_once(first->target, &s, &own)) {
+            compare_once(&o, &comparison, &own);
         }
-        case_output_free(&o);
+        expectation_free(&o.expected);
         sample_free(&s);
     }
     if (own.lost) {
@@ -120,20 +115,18 @@ static void resample(const struct target *t, const struct parity_case *c, int gr
     result->resamples[result->resampled++] = own.statistics;
 }
 
-static void judge(const struct target *t, const struct parity_case *c, struct sample *s,
-                  struct case_output *o, struct case_result *result) {
-    const attn_dtype dtype = s->full.dtype;
+static void judge(struct case_output *o, struct case_result *result) {
     attn_comparison comparison = {.size = sizeof comparison, .nans = 1};
     attn_verdict verdict;
-    compare_once(t, c, s, o, &comparison, result);
-    while ((verdict = attn_judge(dtype, &result->statistics, result->resamples,
+    compare_once(o, &comparison, result);
+    while ((verdict = attn_judge(o->sample->full.dtype, &result->statistics, result->resamples,
                                  result->resampled)) == ATTN_BORDERLINE) {
-        resample(t, c, o->gradient, result);
+        resample(o, result);
     }
     result->pass = verdict == ATTN_ACCEPT;
     if (!result->pass) {
-        if (!result->lost && case_output_expect(o, t, s)) {
-            anatomy_tell(t, s, o, &comparison, result->anatomy, sizeof result->anatomy);
+        if (!result->lost && case_output_expect(o)) {
+            anatomy_tell(o, &comparison, result->anatomy, sizeof result->anatomy);
         }
         return;
     }
@@ -141,10 +134,10 @@ static void judge(const struct target *t, const struct parity_case *c, struct sa
         const double ratio =
             comparison.max_error == 0 ? 0 : comparison.max_error / comparison.max_allowed;
         result->ratio = fmax(result->ratio, ratio);
-        result->lse_ratio = s->tensors.lse ? comparison.lse_error : 0;
+        result->lse_ratio = o->sample->tensors.lse ? comparison.lse_error : 0;
     }
     result->control_failed =
-        comparison.elements > 0 && !controls_refused(t, c, s, o, comparison.max_allowed, result);
+        comparison.elements > 0 && !controls_refused(o, comparison.max_allowed, result);
     result->pass = !result->control_failed;
 }
 
@@ -170,16 +163,16 @@ static void judge_outputs(const struct target *t, const struct parity_case *c, s
             continue;
         }
         struct case_output o;
-        const char *wrong = case_output_make(&o, t, c, s, i, most_rows(c));
+        const char *wrong = make_output(&o, t, c, s, i);
         result->resampled = 0;
         if (wrong != NULL) {
             snprintf(result->reason, sizeof result->reason, "%s", wrong);
             result->pass = false;
             result->damaged = true;
         } else {
-            judge(t, c, s, &o, result);
+            judge(&o, result);
         }
-        case_output_free(&o);
+        expectation_free(&o.expected);
         worst = first || is_worse(result, &worst) ? *result : worst;
         first = false;
     }

@@ -19,7 +19,7 @@
 
 /* ---- of O ------------------------------------------------------------------------------------ */
 
-const char *const CONTROL_NAMES[NEGATIVE_CONTROLS] = {"zero", "mean_v", "copy_q"};
+static const char *const CONTROL_NAMES[NEGATIVE_CONTROLS] = {"zero", "mean_v", "copy_q"};
 static const char *const CONTROL_WORDS[NEGATIVE_CONTROLS] = {"a result of zeros", "the mean of V",
                                                              "a copy of Q"};
 
@@ -80,26 +80,32 @@ static double put_control(struct sample *s, const struct expectation *expected,
     return distance;
 }
 
-static bool o_refused(struct sample *s, const struct expectation *expected, double allowed,
-                      struct case_result *result) {
-    struct sample judged = *s;
+/* Whether the rule refuses what stands in the place of the output, `distance` away. */
+static bool is_refused(const struct case_output *o, const char *control, double distance,
+                       struct case_result *result) {
+    struct sample judged = *o->sample;
+    struct case_output other = *o;
+    attn_comparison comparison;
+    other.sample = &judged;
     judged.tensors.lse = NULL;
-    for (int kind = 0; kind < NEGATIVE_CONTROLS; kind++) {
-        const double distance = put_control(s, expected, (enum negative_control)kind);
-        if (!(distance > allowed)) {
-            continue;
-        }
-        attn_comparison comparison;
-        result->controls++;
-        if (sample_compare(&judged, expected, &comparison) == NULL || comparison.o_pass) {
-            snprintf(result->reason, sizeof result->reason,
-                     "the negative control failed: %s, %g away from the truth, passed the rule",
-                     CONTROL_WORDS[kind], distance);
-            return false;
-        }
-        result->refused++;
+    result->controls++;
+    if (case_output_compare(&other, &comparison) == NULL || comparison.o_pass) {
+        snprintf(result->reason, sizeof result->reason,
+                 "the negative control failed: %s%s%s, %g away, passed the rule", control,
+                 o->name[0] != '\0' ? " in the place of " : "", o->name, distance);
+        return false;
     }
+    result->refused++;
     return true;
+}
+
+static bool o_refused(const struct case_output *o, double allowed, struct case_result *result) {
+    bool refused = true;
+    for (int kind = 0; refused && kind < NEGATIVE_CONTROLS; kind++) {
+        const double distance = put_control(o->sample, &o->expected, (enum negative_control)kind);
+        refused = !(distance > allowed) || is_refused(o, CONTROL_WORDS[kind], distance, result);
+    }
+    return refused;
 }
 
 /* ---- of a gradient --------------------------------------------------------------------------- */
@@ -131,39 +137,26 @@ static double put_gradient_control(const struct case_output *o, enum gradient_co
     return isfinite(distance) ? distance : 0;
 }
 
-static bool gradient_refused(const struct target *t, const struct parity_case *c, struct sample *s,
-                             const struct case_output *o, double allowed,
+static bool gradient_refused(const struct case_output *o, double allowed,
                              struct case_result *result) {
     const enum gradient_control kind =
-        (enum gradient_control)((c->number + o->gradient) % GRADIENT_CONTROLS);
-    const double distance = put_gradient_control(o, kind, allowed, c->recipe.seed);
-    attn_comparison comparison;
-    if (!(distance > 2 * allowed)) {
-        return true;
-    }
-    result->controls++;
-    if (case_output_compare(o, t, s, &comparison) == NULL || comparison.o_pass) {
-        snprintf(result->reason, sizeof result->reason,
-                 "the negative control failed: %s in the place of %s, %g away, passed the rule",
-                 GRADIENT_WORDS[kind], o->name, distance);
-        return false;
-    }
-    result->refused++;
-    return true;
+        (enum gradient_control)((o->made->number + o->gradient) % GRADIENT_CONTROLS);
+    const double distance = put_gradient_control(o, kind, allowed, o->made->recipe.seed);
+    return !(distance > 2 * allowed) || is_refused(o, GRADIENT_WORDS[kind], distance, result);
 }
 
-bool controls_refused(const struct target *t, const struct parity_case *c, struct sample *s,
-                      const struct case_output *o, double allowed, struct case_result *result) {
+bool controls_refused(const struct case_output *o, double allowed, struct case_result *result) {
     if (o->gradient == OUTPUT_O) {
-        return o_refused(s, &o->expected, allowed, result);
+        return o_refused(o, allowed, result);
     }
     /* each comparison of a large gradient takes a second */
-    return c->kind == CASE_LARGE || gradient_refused(t, c, s, o, allowed, result);
+    return o->made->kind == CASE_LARGE || gradient_refused(o, allowed, result);
 }
 
 /* ---- the controls of the rule itself --------------------------------------------------------- */
 
-bool case_controls(const struct target *t, bool refused[NEGATIVE_CONTROLS], attn_error *why) {
+bool case_controls(const struct target *t, struct planted controls[NEGATIVE_CONTROLS],
+                   attn_error *why) {
     struct recipe recipe;
     struct sample s;
     struct expectation expected = {0};
@@ -184,8 +177,10 @@ bool case_controls(const struct target *t, bool refused[NEGATIVE_CONTROLS], attn
     for (int kind = 0; kind < NEGATIVE_CONTROLS && wrong == NULL; kind++) {
         attn_comparison comparison = {.size = sizeof comparison, .o_pass = true};
         const double distance = put_control(&s, &expected, (enum negative_control)kind);
-        refused[kind] = sample_compare(&s, &expected, &comparison) != NULL && !comparison.o_pass &&
-                        comparison.nans == 0 && distance > comparison.max_allowed;
+        controls[kind].name = CONTROL_NAMES[kind];
+        controls[kind].caught = sample_compare(&s, &expected, &comparison) != NULL &&
+                                !comparison.o_pass && comparison.nans == 0 &&
+                                distance > comparison.max_allowed;
     }
     expectation_free(&expected);
     sample_free(&s);

@@ -30,14 +30,13 @@ struct bench {
     attn_plan *plan;
     struct sample samples[SETS];
     struct mirror mirrors[SETS];
-    int sets;
     void *workspaces[WORKSPACES];
     int workspace_count;
     size_t at[RUN_OUTPUTS], slot_size; /* bytes: where an output begins in its slot */
     size_t slots;
     unsigned char *slot_memory; /* on the device */
-    unsigned char *host;        /* all slots, fetched */
-    unsigned char *first[SETS]; /* the first result of each set */
+    unsigned char *host;        /* all slots, fetched, and behind them: */
+    unsigned char *first;       /* the first result of each set */
 };
 
 /* ---- setting up ------------------------------------------------------------------------------ */
@@ -89,31 +88,22 @@ static bool choose_problem(const struct target *t, enum launch_mode mode, attn_p
     return false;
 }
 
-static size_t round_up(size_t bytes) {
-    return (bytes + SLOT_ALIGN - 1) / SLOT_ALIGN * SLOT_ALIGN;
-}
-
 static bool make_sets(struct bench *b, const attn_problem *problem, attn_error *why) {
-    for (; b->sets < SETS; b->sets++) {
+    const bool backward = b->target->variant.direction == ATTN_BACKWARD;
+    bool good = true;
+    for (int i = 0; good && i < SETS; i++) {
+        struct sample *s = &b->samples[i];
         struct recipe recipe;
-        recipe_init(&recipe, problem, b->target->seed + (uint64_t)b->sets);
+        recipe_init(&recipe, problem, b->target->seed + (uint64_t)i);
         /* keys that grow make a running maximum rise: another path through a kernel */
-        recipe.distribution = b->sets % 2 == 0 ? DIST_NORMAL : DIST_GROWING;
-        struct sample *s = &b->samples[b->sets];
-        const bool backward = b->target->variant.direction == ATTN_BACKWARD;
-        explain(why, "out of memory for a set of inputs");
+        recipe.distribution = i % 2 == 0 ? DIST_NORMAL : DIST_GROWING;
         recipe.slopes = true;
-        if (!sample_make(s, &recipe)) {
-            return false;
-        }
-        const bool good = (!backward || (sample_add_gradients(s, 0) && run_forward(s, why))) &&
-                          mirror_make(&b->mirrors[b->sets], b->target->device, s, why);
-        if (!good) {
-            sample_free(s);
-            return false;
-        }
+        explain(why, "out of memory for a set of inputs");
+        good = sample_make(s, &recipe) &&
+               (!backward || (sample_add_gradients(s, 0) && run_forward(s, why))) &&
+               mirror_make(&b->mirrors[i], b->target->device, s, why);
     }
-    return true;
+    return good;
 }
 
 static bool make_slots(struct bench *b, int64_t launches, attn_error *why) {
@@ -121,26 +111,18 @@ static bool make_slots(struct bench *b, int64_t launches, attn_error *why) {
     const struct guarded *outputs[RUN_OUTPUTS];
     const int count = run_outputs(&b->samples[0], outputs);
     for (int i = 0; i < count; i++) {
+        const size_t bytes = outputs[i]->size + (i > 0);
         b->at[i] = b->slot_size;
-        b->slot_size += round_up(outputs[i]->size + (i > 0));
+        b->slot_size += (bytes + SLOT_ALIGN - 1) / SLOT_ALIGN * SLOT_ALIGN;
     }
     b->slots = device_is_gpu(device) ? SLOTS_BYTES / b->slot_size : CPU_SLOTS;
-    if (b->slots > (size_t)launches) {
-        b->slots = (size_t)launches;
-    }
+    b->slots = b->slots < (size_t)launches ? b->slots : (size_t)launches;
     b->slots = b->slots < SETS ? SETS : b->slots;
     b->slot_memory = device_alloc(device, b->slots * b->slot_size, why);
-    if (b->slot_memory == NULL) {
-        return false;
-    }
-    b->host = malloc(b->slots * b->slot_size);
-    for (int i = 0; i < SETS; i++) {
-        b->first[i] = malloc(b->slot_size);
-        if (b->first[i] == NULL || b->host == NULL) {
-            return explain(why, "out of memory for %zu results", b->slots);
-        }
-    }
-    return true;
+    b->host = malloc((b->slots + SETS) * b->slot_size);
+    b->first = b->host != NULL ? b->host + b->slots * b->slot_size : NULL;
+    return b->slot_memory != NULL &&
+           (b->host != NULL || explain(why, "out of memory for %zu results", b->slots));
 }
 
 static bool make_workspaces(struct bench *b, attn_error *why) {
@@ -169,7 +151,7 @@ static bool bench_make(struct bench *b, enum launch_mode mode, int64_t launches,
 
 static void bench_free(struct bench *b) {
     struct device *device = b->target->device;
-    for (int i = 0; i < b->sets; i++) {
+    for (int i = 0; i < SETS; i++) {
         mirror_free(&b->mirrors[i]);
         sample_free(&b->samples[i]);
     }
@@ -177,9 +159,6 @@ static void bench_free(struct bench *b) {
         device_free(device, b->workspaces[i]);
     }
     device_free(device, b->slot_memory);
-    for (int i = 0; i < SETS; i++) {
-        free(b->first[i]);
-    }
     free(b->host);
     attn_plan_destroy(b->plan);
 }
@@ -198,8 +177,8 @@ static bool launch(struct bench *b, size_t slot, void *stream, attn_error *why) 
         tensors.o = to;
         tensors.lse = (float *)(void *)(to + b->at[1]);
     }
-    return run_direction(b->target, b->plan, &tensors, b->workspaces[slot % WORKSPACES], stream,
-                         why) == ATTN_OK;
+    return plan_compute(b->plan, b->target->variant.direction, &tensors,
+                        b->workspaces[slot % WORKSPACES], stream, why) == ATTN_OK;
 }
 
 /* `count` launches into the first slots, none of which waits for the host. */
@@ -253,7 +232,7 @@ static unsigned char *slot_of(const struct bench *b, size_t slot) {
 }
 
 /* O and the LSE, or a gradient, of the first result of set `set`. */
-static bool check_output(const struct bench *b, const struct sample *s, int set, int gradient,
+static bool check_output(const struct bench *b, struct sample *s, int set, int gradient,
                          int *borderline, attn_error *why) {
     const struct parity_case c = {.recipe = s->recipe};
     struct case_output o;
@@ -261,12 +240,12 @@ static bool check_output(const struct bench *b, const struct sample *s, int set,
     const char *wrong = case_output_make(&o, b->target, &c, s, gradient, CHECKED_ROWS);
     bool ok = wrong == NULL;
     if (ok) {
-        wrong = case_output_compare(&o, b->target, s, &result);
+        wrong = case_output_compare(&o, &result);
         const attn_statistics found = attn_comparison_statistics(&result);
         const attn_verdict verdict = attn_judge(s->full.dtype, &found, NULL, 0);
         ok = verdict == ATTN_ACCEPT || (verdict == ATTN_BORDERLINE && (*borderline)++ == 0);
     }
-    case_output_free(&o);
+    expectation_free(&o.expected);
     return ok || explain(why, "launch %d is wrong: %s", set, wrong);
 }
 
@@ -296,7 +275,7 @@ static bool check_first(struct bench *b, attn_error *why) {
                 return false;
             }
         }
-        memcpy(b->first[i], slot, b->slot_size);
+        memcpy(b->first + (size_t)i * b->slot_size, slot, b->slot_size);
     }
     return true;
 }
@@ -305,7 +284,7 @@ static bool tell_difference(const struct bench *b, size_t slot, int64_t launch_n
                             size_t differing, attn_error *why) {
     const struct sample *s = &b->samples[0];
     const attn_problem *p = &s->full;
-    const unsigned char *got = slot_of(b, slot), *wanted = b->first[slot % SETS];
+    const unsigned char *got = slot_of(b, slot), *wanted = b->first + slot % SETS * b->slot_size;
     size_t at = 0, bytes = 0;
     for (size_t i = b->slot_size; i-- > 0;) {
         if (got[i] != wanted[i]) {
@@ -344,7 +323,7 @@ static bool compare_slots(struct bench *b, size_t count, int64_t done, attn_erro
         return false;
     }
     for (size_t i = count; i-- > 0;) {
-        if (memcmp(slot_of(b, i), b->first[i % SETS], b->slot_size) != 0) {
+        if (memcmp(slot_of(b, i), b->first + i % SETS * b->slot_size, b->slot_size) != 0) {
             first_bad = i;
             differing++;
         }

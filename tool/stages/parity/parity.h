@@ -9,8 +9,8 @@
  *     controls.c  negative controls: wrong outputs in place of the result
  *     anatomy.c   describes a wrong result
  *     launches.c  many launches of one problem, bit for bit the same
- *     observe.c   opens a device; a case under each order of asynchronous completion
- *     record.c    the units: record_parity, record_emulate
+ *     record.c    the units: record_parity, record_emulate; a case under each order of
+ *                 asynchronous completion
  *
  * Invariant: a case is known by (device, variant, seed, number) alone, so that a failure can be
  * repeated by the command that is printed with it.
@@ -39,7 +39,6 @@ struct target {
 
 /* The device of an open runner; the variant is the caller's to choose. */
 struct target target_on(const struct runner *runner, uint64_t seed);
-
 /* The least that a variant which runs here must accept; false: it takes nothing, and why. */
 bool target_accepts(const struct target *target, attn_problem *accepted, attn_error *why);
 
@@ -81,11 +80,10 @@ static inline bool case_is_poisoned(const struct parity_case *made) {
     return made->kind >= CASE_FUTURE_NAN;
 }
 
-/* Samples case `number` and builds its tensors: a problem that the variant accepts. */
+/* Samples case `number`, a problem that the variant accepts, and builds its tensors; builds them
+ * again, from its recipe (as it is, or with another seed). */
 bool case_make(const struct target *target, int64_t number, struct parity_case *made,
                struct sample *sample, attn_error *why);
-
-/* Builds the sample of a case again, from its recipe (as it is, or with another seed). */
 bool case_build(struct parity_case *made, struct sample *sample);
 
 /* ---- one run --------------------------------------------------------------------------------- */
@@ -93,11 +91,6 @@ bool case_build(struct parity_case *made, struct sample *sample);
 /* Poisons the outputs, computes the sample with the target's variant (backward: after a forward,
  * on a CPU), brings the outputs back into the sample and looks for damage to everything. */
 enum run_result run_sample(const struct target *target, struct sample *sample, attn_error *why);
-
-/* attn_forward or attn_backward. */
-attn_status run_direction(const struct target *target, const attn_plan *plan,
-                          const attn_tensors *tensors, void *workspace, void *stream,
-                          attn_error *why);
 
 /* O and LSE, or the gradients; what the problem does not have is empty. Returns how many. */
 enum { RUN_OUTPUTS = GRADIENTS };
@@ -134,36 +127,35 @@ bool mirror_fetch_inputs(const struct mirror *mirror, struct sample *sample, att
 enum { OUTPUT_O = -1 }; /* with the LSE */
 
 struct case_output {
+    const struct target *target;
+    const struct parity_case *made;
+    struct sample *sample;
     int gradient;     /* attn_gradient, or OUTPUT_O */
     const char *name; /* of a gradient; else "" */
     struct output_view view;
     struct expectation expected; /* of a gradient: which rows */
 };
 
-/* With at most so many rows to compare. NULL, or what went wrong; to be freed in either case. */
+/* With at most so many rows to compare. NULL, or what went wrong; expectation_free it in either
+ * case. */
 const char *case_output_make(struct case_output *output, const struct target *target,
-                             const struct parity_case *made, const struct sample *sample,
-                             int gradient, size_t most);
-void case_output_free(struct case_output *output);
+                             const struct parity_case *made, struct sample *sample, int gradient,
+                             size_t most);
 
 /* Whether no poisoned key can show in this row. */
-bool case_output_is_clean(const struct case_output *output, const struct parity_case *made,
-                          const struct sample *sample, const attn_row *row);
+bool case_output_is_clean(const struct case_output *output, const attn_row *row);
 
 /* NULL if what lies in the sample passes the rule, or has no clean row; else the comparison as a
  * line. */
-const char *case_output_compare(const struct case_output *output, const struct target *target,
-                                const struct sample *sample, attn_comparison *comparison);
+const char *case_output_compare(const struct case_output *output, attn_comparison *comparison);
 
 /* Adds what a gradient should be, for anatomy_tell. False: not known. */
-bool case_output_expect(struct case_output *output, const struct target *target,
-                        const struct sample *sample);
+bool case_output_expect(struct case_output *output);
 
 /* ---- a case, judged -------------------------------------------------------------------------- */
 
 /* Negative controls: wrong results that the rule must refuse, where they differ from the truth. */
 enum negative_control { CONTROL_ZERO, CONTROL_MEAN_V, CONTROL_COPY_Q, NEGATIVE_CONTROLS };
-extern const char *const CONTROL_NAMES[NEGATIVE_CONTROLS]; /* zero mean_v copy_q */
 
 struct case_result {
     bool pass, lost;
@@ -183,17 +175,16 @@ void case_judge(const struct target *target, int64_t number, struct case_result 
 
 /* Puts the controls in the place of an output that passed within `allowed`. False: the rule
  * accepted one, and the result has the reason. The output is lost in either case. */
-bool controls_refused(const struct target *target, const struct parity_case *made,
-                      struct sample *sample, const struct case_output *output, double allowed,
-                      struct case_result *result);
+bool controls_refused(const struct case_output *output, double allowed, struct case_result *result);
 
-/* Whether the rule refuses each control on a problem of the variant's dtype where all of them are
- * far from the truth. Runs nothing. False and the reason: no answer is possible. */
-bool case_controls(const struct target *target, bool refused[NEGATIVE_CONTROLS], attn_error *why);
+/* Whether the rule refuses each control, "zero", "mean_v" and "copy_q", on a problem of the
+ * variant's dtype where all of them are far from the truth. Runs nothing. False and the reason: no
+ * answer is possible. */
+bool case_controls(const struct target *target, struct planted controls[NEGATIVE_CONTROLS],
+                   attn_error *why);
 
 /* Describes the wrong output that lies in the sample. May run a forward variant on fewer keys. */
-void anatomy_tell(const struct target *target, struct sample *sample,
-                  const struct case_output *output, const attn_comparison *comparison, char *text,
+void anatomy_tell(const struct case_output *output, const attn_comparison *comparison, char *text,
                   size_t size);
 
 /* ---- many launches --------------------------------------------------------------------------- */
@@ -218,12 +209,5 @@ struct watch {
  * fails a case whose result is right. On another device this is case_judge. */
 void observe_case(struct watch *watch, const struct target *target, int64_t number,
                   struct case_result *result);
-
-/* As launches_run; the sentence is the checkers' where they found something. */
-bool observe_launches(const struct watch *watch, const struct target *target, enum launch_mode mode,
-                      int64_t count, attn_error *why);
-
-/* The ways of launching that the device has: the first of enum launch_mode. */
-int launch_modes(const struct target *target);
 
 #endif /* ATTEST_STAGES_PARITY_PARITY_H */

@@ -6,15 +6,60 @@
  * in different orders, and planted bugs that the checkers must find.
  *
  * Invariant: every case and every way of launching that the slot asks for is written, or no unit.
+ * What the checkers found counts also where the result is right.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/message.h"
 #include "device/kernels.h"
-#include "device/vgpu_planted.h"
 #include "stages/parity/parity.h"
 #include "stages/stage.h"
+
+/* ---- under the checkers of the virtual GPU --------------------------------------------------- */
+
+static void judge_under(struct watch *watch, const struct target *t, int64_t number, size_t order,
+                        struct case_result *result) {
+    char found[sizeof result->reason];
+    if (watch->orders.count > 0) {
+        vgpu_driver_order(&watch->orders, order);
+    }
+    vgpu_driver_forget();
+    case_judge(t, number, result);
+    if (t->emulated && !vgpu_driver_clean(found, sizeof found)) {
+        watch->findings++;
+        result->pass = false;
+        result->damaged = true;
+        snprintf(result->reason, sizeof result->reason, "%s", found);
+    }
+}
+
+void observe_case(struct watch *watch, const struct target *t, int64_t number,
+                  struct case_result *result) {
+    const size_t count = watch->orders.count > 0 ? watch->orders.count : 1;
+    const size_t first = watch->in_turns ? (size_t)number % count : 0;
+    const size_t end = watch->in_turns ? first + 1 : count;
+    judge_under(watch, t, number, first, result);
+    for (size_t order = first + 1; order < end && result->pass; order++) {
+        struct case_result other;
+        judge_under(watch, t, number, order, &other);
+        if (!other.pass || other.ratio > result->ratio) {
+            *result = other;
+        }
+    }
+}
+
+static bool observe_launches(const struct watch *watch, const struct target *t,
+                             enum launch_mode mode, int64_t count, attn_error *why) {
+    if (watch->orders.count > 0) { /* of several, those after the first, which is the tamest */
+        vgpu_driver_order(&watch->orders, (size_t)(mode + 1) % watch->orders.count);
+    }
+    vgpu_driver_forget();
+    return launches_run(t, mode, count, why) &&
+           (!t->emulated || vgpu_driver_clean(why->text, sizeof why->text));
+}
+
+/* ---- the target ------------------------------------------------------------------------------ */
 
 /* Adds the variant's PTX, or the code of a file, as a variant that runs in its place. False: it
  * cannot be loaded. */
@@ -114,7 +159,7 @@ static bool put_cases(const struct slot *slot, const struct target *target, stru
 static bool put_launches(const struct slot *slot, const struct target *target,
                          const struct watch *watch, struct pack *pack, struct json *unit,
                          attn_error *why) {
-    const int modes = launch_modes(target);
+    const int modes = device_is_gpu(target->device) ? LAUNCH_MODES : LAUNCH_EAGER + 1;
     char failures[LAUNCH_MODES * 600] = "", name[SHA256_TEXT];
     int differing = 0;
     for (int mode = 0; mode < modes && slot->launches > 0; mode++) {
@@ -132,33 +177,25 @@ static bool put_launches(const struct slot *slot, const struct target *target,
     json_int(unit, "launch_modes", modes);
     json_int(unit, "launches_differing", differing);
     json_close(unit);
-    json_open(unit, "artifacts", '[');
-    if (differing > 0) {
-        if (!pack_add_artifact(pack, failures, strlen(failures), name, why)) {
-            return false;
-        }
-        json_text(unit, NULL, name);
+    if (differing > 0 && !pack_add_artifact(pack, failures, strlen(failures), name, why)) {
+        return false;
     }
-    json_close(unit);
+    json_texts(unit, "artifacts", &(const char *){name}, differing > 0);
     return true;
 }
 
 bool record_parity(const struct slot *slot, struct pack *pack, struct json *unit, attn_error *why) {
     struct watch watch = {0};
-    bool refused[NEGATIVE_CONTROLS] = {false};
+    struct planted controls[NEGATIVE_CONTROLS];
     const struct target *target = open_slot(slot, why);
     if (target == NULL ||
         (slot->async != NULL && !async_orders_parse(slot->async, &watch.orders, why)) ||
         !put_cases(slot, target, &watch, unit, why) ||
         !put_launches(slot, target, &watch, pack, unit, why) ||
-        !case_controls(target, refused, why)) {
+        !case_controls(target, controls, why)) {
         return false;
     }
-    json_open(unit, "controls", '[');
-    for (int i = 0; i < NEGATIVE_CONTROLS; i++) {
-        record_control(unit, CONTROL_NAMES[i], refused[i]);
-    }
-    json_close(unit);
+    record_controls(unit, controls, NEGATIVE_CONTROLS);
     return true;
 }
 
@@ -181,16 +218,11 @@ bool record_emulate(const struct slot *slot, struct pack *pack, struct json *uni
     if (planted_count == 0 || !put_cases(slot, target, &watch, unit, why)) {
         return false;
     }
-    json_open(unit, "controls", '[');
-    for (int i = 0; i < planted_count; i++) {
-        record_control(unit, planted[i].name, planted[i].caught);
-    }
-    json_close(unit);
+    record_controls(unit, planted, planted_count);
     json_open(unit, "values", '{');
     json_int(unit, "findings", watch.findings);
     json_int(unit, "orders", watch.in_turns ? 1 : (int64_t)watch.orders.count);
     json_close(unit);
-    json_open(unit, "artifacts", '[');
-    json_close(unit);
+    json_texts(unit, "artifacts", NULL, 0);
     return true;
 }

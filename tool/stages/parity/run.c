@@ -151,14 +151,7 @@ static enum run_result check_bands(struct device *device, const unsigned char *b
     return RUN_WRONG;
 }
 
-/* ---- the directions -------------------------------------------------------------------------- */
-
-attn_status run_direction(const struct target *t, const attn_plan *plan,
-                          const attn_tensors *tensors, void *workspace, void *stream,
-                          attn_error *why) {
-    return (t->variant.direction == ATTN_BACKWARD ? attn_backward : attn_forward)(
-        plan, tensors, workspace, attn_workspace_size(plan), stream, why);
-}
+/* ---- the outputs ----------------------------------------------------------------------------- */
 
 int run_outputs(const struct sample *s, const struct guarded *outputs[RUN_OUTPUTS]) {
     if (s->gradients == NULL) {
@@ -242,8 +235,8 @@ static enum run_result launch(struct run *r) {
     if (!poison(&r->mirror, r->sample, r->why)) {
         return RUN_LOST;
     }
-    const attn_status status =
-        run_direction(r->target, r->plan, &r->mirror.tensors, r->workspace, r->stream, r->why);
+    const attn_status status = plan_compute(r->plan, r->target->variant.direction,
+                                            &r->mirror.tensors, r->workspace, r->stream, r->why);
     if (status != ATTN_OK) {
         const bool backward = r->target->variant.direction == ATTN_BACKWARD;
         return refused(status, backward ? "attn_backward" : "attn_forward", r->why);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * target.c - the program that runs under Nsight Compute. See ncu_run.h.
+ * target.c - the program that runs under Nsight Compute. See ncu.h.
  *
  * It succeeds whatever came of the variants, since ncu has nothing to say about a program that does
  * not.
@@ -14,7 +14,7 @@
 #include "base/message.h"
 #include "cases/problems.h"
 #include "device/sets.h"
-#include "stages/profile/ncu_run.h"
+#include "stages/profile/ncu.h"
 #include "stages/stage.h"
 
 enum { SLEEP_NANOSECONDS = 100000 };
@@ -53,7 +53,7 @@ static bool profile_one(struct runner *runner, struct cache *cache, const attn_v
 static int profile_all(struct runner *runner, struct cache *cache, const regex_t *regex) {
     attn_variant variant;
     attn_error why = {""};
-    if (!launch_sleep(cache->kernels, SLEEP_NANOSECONDS, runner->stream, &why) ||
+    if (!launch_sleep(cache, SLEEP_NANOSECONDS, runner->stream, &why) ||
         !device_wait(runner->memory, &why)) {
         return complain("profile: target: %s", why.text);
     }

@@ -6,6 +6,7 @@
 
 #include <ctype.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -112,17 +113,17 @@ static void read_target_line(const char *line, struct sanitizer_log *log) {
     }
 }
 
-bool sanitizer_log_read(FILE *in, enum sanitizer_tool tool, const char *entry,
+bool sanitizer_log_read(const char *text, size_t bytes, enum sanitizer_tool tool, const char *entry,
                         struct sanitizer_log *log, attn_error *why) {
     unsigned seen = 0;
-    char *line = NULL;
-    size_t room = 0;
-    ssize_t length;
-    bool plain = true, broken = false;
+    bool broken = false;
     *log = (struct sanitizer_log){0};
-    while ((length = getline(&line, &room, in)) >= 0) {
-        plain = plain && memchr(line, '\0', (size_t)length) == NULL;
-        line[strcspn(line, "\r\n")] = '\0';
+    if (memchr(text, '\0', bytes) != NULL) {
+        return explain(why, "the log holds a byte of 0: it is no text");
+    }
+    char *copy = must(strndup(text, bytes)), *rest = copy;
+    for (char *line; (line = strsep(&rest, "\n")) != NULL;) {
+        line[strcspn(line, "\r")] = '\0';
         if (strncmp(line, PREFIX, strlen(PREFIX)) != 0) {
             read_target_line(line, log);
             continue;
@@ -130,21 +131,18 @@ bool sanitizer_log_read(FILE *in, enum sanitizer_tool tool, const char *entry,
         join_digits(line);
         read_tool_line(line + strlen(PREFIX), tool, entry, log);
         for (int i = 0; i < SUMMARIES; i++) {
-            const char *text = strstr(line, TITLES[i]);
-            if (text != NULL) { /* of several the worst one counts */
-                const int64_t most = read_summary((enum summary)i, text + strlen(TITLES[i]));
+            const char *found = strstr(line, TITLES[i]);
+            if (found != NULL) { /* of several the worst one counts */
+                const int64_t most = read_summary((enum summary)i, found + strlen(TITLES[i]));
                 broken = broken || most < 0;
                 log->findings = most > log->findings ? most : log->findings;
                 seen |= 1U << i;
             }
         }
     }
-    free(line);
+    free(copy);
     log->counted = !broken && (seen & NEEDED[tool]) == NEEDED[tool];
-    if (ferror(in)) {
-        return explain(why, "the log cannot be read");
-    }
-    return plain || explain(why, "the log holds a byte of 0: it is no text");
+    return true;
 }
 
 /* The rest of the only line that begins with `begin`; NULL: there is none, or another one. */
@@ -185,49 +183,37 @@ bool sanitizer_log_is_of(const char *text, enum sanitizer_tool tool, const char 
 
 enum gate sanitizer_judge(const struct sanitizer_log *log, int exit_code, int64_t variants,
                           attn_error *why) {
-    enum gate verdict = GATE_INVALID;
     why->text[0] = '\0';
     if (log->findings > 0) {
-        verdict = GATE_FAIL;
         explain(why, "%" PRId64 " found", log->findings);
-    } else if (log->wrong[0] != '\0') {
-        verdict = GATE_FAIL;
-        explain(why, "wrong result: %s", log->wrong);
-    } else if (log->trouble[0] != '\0') {
-        explain(why, "%s", log->trouble);
-    } else if (!log->counted) {
-        explain(why, "the log has no summary of this tool");
-    } else if (exit_code != 0) {
-        explain(why, "nothing counted, but exit code %d", exit_code);
-    } else if (log->reported) {
-        explain(why, "nothing counted, but something reported");
-    } else if (log->launches <= 0 || log->variants <= 0) {
-        explain(why, "no launch was verified");
-    } else if (log->variants != variants) {
-        explain(why, "%" PRId64 " variants were verified, expected %" PRId64, log->variants,
-                variants);
-    } else {
-        verdict = GATE_PASS;
+        return GATE_FAIL;
     }
-    return verdict;
+    if (log->wrong[0] != '\0') {
+        explain(why, "wrong result: %s", log->wrong);
+        return GATE_FAIL;
+    }
+    const bool good =
+        (log->trouble[0] == '\0' || explain(why, "%s", log->trouble)) &&
+        (log->counted || explain(why, "the log has no summary of this tool")) &&
+        (exit_code == 0 || explain(why, "nothing counted, but exit code %d", exit_code)) &&
+        (!log->reported || explain(why, "nothing counted, but something reported")) &&
+        ((log->launches > 0 && log->variants > 0) || explain(why, "no launch was verified")) &&
+        (log->variants == variants ||
+         explain(why, "%" PRId64 " variants were verified, expected %" PRId64, log->variants,
+                 variants));
+    return good ? GATE_PASS : GATE_INVALID;
 }
 
 bool sanitizer_caught(const struct sanitizer_log *log, int exit_code, attn_error *why) {
+    const int64_t n = log->findings;
     why->text[0] = '\0';
-    if (log->findings <= 0) {
-        return explain(why, "nothing counted%s%s", log->trouble[0] ? ": " : "", log->trouble);
-    }
-    if (!log->reported) {
-        return explain(why, "%" PRId64 " counted, none of them a finding of this tool",
-                       log->findings);
-    }
-    if (!log->names_entry) {
-        return explain(why, "%" PRId64 " counted, none of them in the planted kernel",
-                       log->findings);
-    }
-    if (exit_code != SANITIZER_EXIT_CODE) {
-        return explain(why, "%" PRId64 " counted, but exit code %d, expected %d", log->findings,
-                       exit_code, SANITIZER_EXIT_CODE);
-    }
-    return true;
+    return (n > 0 ||
+            explain(why, "nothing counted%s%s", log->trouble[0] ? ": " : "", log->trouble)) &&
+           (log->reported ||
+            explain(why, "%" PRId64 " counted, none of them a finding of this tool", n)) &&
+           (log->names_entry ||
+            explain(why, "%" PRId64 " counted, none of them in the planted kernel", n)) &&
+           (exit_code == SANITIZER_EXIT_CODE ||
+            explain(why, "%" PRId64 " counted, but exit code %d, expected %d", n, exit_code,
+                    SANITIZER_EXIT_CODE));
 }

@@ -20,7 +20,6 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
 
 #include "attn.h"
 #include "pack/judge.h"
@@ -51,9 +50,8 @@ struct sanitizer_log {
     int64_t variants;
 };
 
-/* entry: the kernel whose name is looked for. False and the reason where it cannot be read, or is
- * no text. */
-bool sanitizer_log_read(FILE *in, enum sanitizer_tool tool, const char *entry,
+/* entry: the kernel whose name is looked for. False and the reason where it is no text. */
+bool sanitizer_log_read(const char *text, size_t bytes, enum sanitizer_tool tool, const char *entry,
                         struct sanitizer_log *log, attn_error *why);
 
 /* Whether the program under the tool printed that it ran under this tool and verified this variant

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * record.c - the unit of the stage sanitize: the logs of the four tools of compute-sanitizer over
- * one variant, and over each tool's planted fault.
+ * one variant, and over each tool's planted fault. The program under a tool is this one again
+ * (target.c).
  *
  * One run of a tool serves several variants of the row; its log names each. Where such a log is not
  * clean, the variant gets a run of its own, so that no variant answers for another.
  *
  * Invariant: the planted faults were run by the same process that ran the variants.
  */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,8 +17,22 @@
 
 #include "base/file.h"
 #include "base/message.h"
-#include "stages/sanitize/run.h"
+#include "stages/sanitize/log.h"
+#include "stages/sanitize/target.h"
 #include "stages/stage.h"
+
+/* Limits of one run. A planted fault takes three seconds. compute-sanitizer sometimes does not end
+ * after its hundredth error, or reports none: then it runs again, FAULT_RUNS times in all. */
+enum { VARIANTS_SECONDS = 280, FAULT_SECONDS = 45, FAULT_RUNS = 3 };
+
+/* Options of each tool. The padding separates allocations, so that a write past the end of one does
+ * not land in the next. */
+static const char *const TOOL_OPTIONS[SANITIZER_TOOLS][4] = {
+    [MEMCHECK] = {"--leak-check", "full", "--padding", "512"},
+    [RACECHECK] = {"--racecheck-report", "all", "", ""},
+    [INITCHECK] = {"", "", "", ""},
+    [SYNCCHECK] = {"", "", "", ""},
+};
 
 /* A log in the pack. */
 struct kept_log {
@@ -26,55 +42,102 @@ struct kept_log {
 
 /* Of this process. */
 static struct {
-    bool ready; /* the planted faults were run */
-    struct sanitizer sanitizer;
+    bool ready;                  /* the planted faults were run */
+    char path[PATH_MAX];         /* of compute-sanitizer */
+    char faults[PATH_MAX];       /* folder of the kernels with planted faults */
+    char folder[TEMPORARY_SIZE]; /* for logs */
+    bool machine_code;           /* the planted faults run as machine code, else as PTX */
     struct kept_log controls[SANITIZER_TOOLS], subjects[SANITIZER_TOOLS];
     struct batch batch;
 } here;
 
 static void remove_logs(void) {
-    remove_folder(here.sanitizer.folder);
+    remove_folder(here.folder);
 }
 
-/* Moves the log of a run into the pack. False: the run came to no end, or has no log. */
-static bool keep_log(struct pack *pack, enum sanitizer_tool tool, const struct sanitizer_run *run,
-                     struct kept_log *kept, attn_error *why) {
+/* ---- one tool -------------------------------------------------------------------------------- */
+
+/* fault: the image of the planted one; NULL: the variants of the batch. */
+static bool start(const struct slot *slot, enum sanitizer_tool tool, const char *fault,
+                  const char *log, struct child *child, attn_error *why) {
+    const char *name = SANITIZER_TOOL_NAMES[tool], *const *options = TOOL_OPTIONS[tool];
+    char self[PATH_MAX], exit_code[8];
+    snprintf(exit_code, sizeof exit_code, "%d", SANITIZER_EXIT_CODE);
+    return program_path(self, why) &&
+           stage_run(log, fault != NULL ? FAULT_SECONDS : VARIANTS_SECONDS, child, why, here.path,
+                     "--tool", name, "--error-exitcode", exit_code, "--print-limit",
+                     fault != NULL ? "8" : "100", options[0], options[1], options[2], options[3],
+                     self, "sanitize", "--target", "--tool", name, "--device", slot->device,
+                     fault != NULL ? "--image" : "--variant",
+                     fault != NULL ? fault : here.batch.pattern, NULL);
+}
+
+/* Runs the tool and moves its log into the pack. *good: it was clean, or of the fault: it was
+ * caught. False and the reason: there is nothing to judge. A run that did not end is no finding,
+ * whatever its log says so far. */
+static bool run_tool(const struct slot *slot, const struct pack *pack, enum sanitizer_tool tool,
+                     const char *fault, struct kept_log *kept, bool *good, attn_error *why) {
+    char path[TEMPORARY_FILE], text[64], *data = NULL;
+    struct child child = {.code = -1};
+    struct sanitizer_log log;
+    attn_error cause = {""};
     size_t bytes = 0;
-    if (!run->done || run->child.code < 0) {
-        unlink(run->path);
-        return explain(why, "%s: %s", SANITIZER_TOOL_NAMES[tool], run->why.text);
+    bool ran = false, read = false;
+    *good = false;
+    snprintf(path, sizeof path, "%s/%s.log", here.folder, SANITIZER_TOOL_NAMES[tool]);
+    for (int try = 0; !*good && try < (fault != NULL ? FAULT_RUNS : 1); try++) {
+        free(data);
+        ran = start(slot, tool, fault, path, &child, &cause);
+        data = ran ? file_read(path, &bytes, &cause) : NULL;
+        unlink(path);
+        read = data != NULL && sanitizer_log_read(data, bytes, tool, FAULT_VARIANT, &log, &cause);
+        kept->code = child.code;
+        *good = read && (fault != NULL ? sanitizer_caught(&log, child.code, &cause)
+                                       : sanitizer_judge(&log, child.code, here.batch.count,
+                                                         &cause) == GATE_PASS);
     }
-    char *data = file_read(run->path, &bytes, why);
-    const bool good = data != NULL && pack_add_artifact(pack, data, bytes, kept->name, why);
-    kept->code = run->child.code;
+    if (ran && child.code < 0) {
+        explain(&cause, "%s", child_text(&child, text, sizeof text));
+    }
+    const bool done = read && child.code >= 0
+                          ? pack_add_artifact(pack, data, bytes, kept->name, why)
+                          : explain(why, "%s: %s", SANITIZER_TOOL_NAMES[tool], cause.text);
     free(data);
-    unlink(run->path);
-    return good;
+    return done;
 }
 
-static bool make_ready(const struct slot *slot, struct pack *pack, attn_error *why) {
-    struct sanitizer *sanitizer = &here.sanitizer;
+/* The judge sees the log, and whether the fault was caught. */
+static bool run_fault(const struct slot *slot, const struct pack *pack, enum sanitizer_tool tool,
+                      attn_error *why) {
+    const char *name = SANITIZER_TOOL_NAMES[tool];
+    char image[PATH_MAX + 32];
+    bool caught;
+    snprintf(image, sizeof image, "%s/%s%s", here.faults, name,
+             here.machine_code ? ".sm_90.cubin" : ".ptx");
+    return access(image, R_OK) == 0
+               ? run_tool(slot, pack, tool, image, &here.controls[tool], &caught, why)
+               : explain(why, "%s: %s: %s", name, image, strerror(errno));
+}
+
+/* ---- all of them ----------------------------------------------------------------------------- */
+
+static bool make_ready(const struct slot *slot, const struct pack *pack, attn_error *why) {
     struct runner runner = {.device = slot->device, .driver = slot->driver};
     attn_device device = {.size = sizeof device};
-    char folder[TEMPORARY_SIZE];
     if (here.ready) {
         return true;
     }
-    const bool there = sanitizer_find(sanitizer, why) && runner_open(&runner, why) &&
-                       attn_device_get(runner.context, &device, why) == ATTN_OK;
+    const bool there =
+        tool_faults(here.faults, why) && tool_find("compute-sanitizer", here.path, why) &&
+        runner_open(&runner, why) && attn_device_get(runner.context, &device, why) == ATTN_OK;
     runner_close(&runner); /* its memory belongs to the tools */
-    if (!there || !temporary_folder(folder, "sanitize", why)) {
+    if (!there || !temporary_folder(here.folder, "sanitize", why)) {
         return false;
     }
-    snprintf(sanitizer->folder, sizeof sanitizer->folder, "%s", folder);
-    sanitizer->device = slot->device;
-    sanitizer->machine_code = strcmp(device.arch, "sm_90") == 0;
+    here.machine_code = strcmp(device.arch, "sm_90") == 0;
     here.ready = true;
     for (int tool = 0; here.ready && tool < SANITIZER_TOOLS; tool++) {
-        struct sanitizer_run run;
-        sanitizer_run_fault(sanitizer, (enum sanitizer_tool)tool,
-                            &run); /* the judge sees the log */
-        here.ready = keep_log(pack, (enum sanitizer_tool)tool, &run, &here.controls[tool], why);
+        here.ready = run_fault(slot, pack, (enum sanitizer_tool)tool, why);
     }
     if (here.ready) {
         atexit(remove_logs);
@@ -85,25 +148,16 @@ static bool make_ready(const struct slot *slot, struct pack *pack, attn_error *w
 }
 
 /* True if every log was kept, clean or not. */
-static bool run_batch(const struct slot *slot, struct pack *pack, int most, bool *clean,
+static bool run_batch(const struct slot *slot, const struct pack *pack, int most, bool *clean,
                       attn_error *why) {
-    const char *names[BATCH_MOST];
-    char pattern[BATCH_PATTERN];
     bool kept = true;
     batch_fill(&here.batch, pack, slot, "sanitize", most);
-    for (int i = 0; i < here.batch.count; i++) {
-        names[i] = here.batch.variants[i];
-    }
-    here.sanitizer.device = slot->device;
-    batch_pattern(names, here.batch.count, pattern);
     *clean = true;
-    for (int i = 0; kept && i < SANITIZER_TOOLS; i++) {
-        const enum sanitizer_tool tool = (enum sanitizer_tool)i;
-        struct sanitizer_run run;
-        *clean = sanitizer_run_variants(&here.sanitizer, tool, pattern, here.batch.count, &run) ==
-                     GATE_PASS &&
-                 *clean;
-        kept = keep_log(pack, tool, &run, &here.subjects[tool], why);
+    for (int tool = 0; kept && tool < SANITIZER_TOOLS; tool++) {
+        bool good;
+        kept =
+            run_tool(slot, pack, (enum sanitizer_tool)tool, NULL, &here.subjects[tool], &good, why);
+        *clean = *clean && good;
     }
     if (!kept) {
         here.batch.count = 0;
@@ -145,7 +199,6 @@ bool record_sanitize(const struct slot *slot, struct pack *pack, struct json *un
         json_close(unit);
     }
     json_close(unit);
-    json_open(unit, "artifacts", '[');
-    json_close(unit);
+    json_texts(unit, "artifacts", NULL, 0);
     return true;
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * target.c - the program under the tools of compute-sanitizer. See run.h.
+ * target.c - the program under the tools of compute-sanitizer. See target.h.
  *
  * Invariant: TARGET_DONE is printed only after every launch was compared with the reference, on all
  * rows, and everything that was allocated on the device has been given back.
  */
-#include "stages/sanitize/run.h"
+#include "stages/sanitize/target.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -16,6 +16,7 @@
 #include "base/message.h"
 #include "cases/cases.h"
 #include "device/sets.h"
+#include "stages/sanitize/log.h"
 #include "stages/stage.h"
 
 /* Lengths that no tile divides, keys that no query sees, rows that see no key, shared KV heads;

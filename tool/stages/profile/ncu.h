@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ncu_run.h - Nsight Compute: reads what it prints, and runs several variants under it in one
- * process. This program starts ncu, which starts this program again as the target (target.c). Each
- * variant is launched once, and before them a kernel in which one thread sleeps: it must read as
- * idle, or nothing else that was read means anything.
+ * ncu.h - Nsight Compute: reads what it prints (ncu.c), and runs several variants under it in one
+ * process (record.c). This program starts ncu, which starts this program again as the target
+ * (target.c). Each variant is launched once, and before them a kernel in which one thread sleeps:
+ * it must read as idle, or nothing else that was read means anything.
  *
  * Invariant: a figure that is not in the text, or is no number there, is NaN: it passes no gate. A
  * variant's figures are there only if its result, under the profiler, was right.
  */
-#ifndef ATTEST_STAGES_PROFILE_NCU_RUN_H
-#define ATTEST_STAGES_PROFILE_NCU_RUN_H
+#ifndef ATTEST_STAGES_PROFILE_NCU_H
+#define ATTEST_STAGES_PROFILE_NCU_H
 
 #include <regex.h>
 #include <stdbool.h>
@@ -74,36 +74,11 @@ void ncu_values_json(struct json *json, const struct ncu_kernel *kernel);
 
 /* ---- a run ----------------------------------------------------------------------------------- */
 
-struct ncu_request {
-    const char *ncu;             /* its path */
-    const char *device, *driver; /* driver may be NULL */
-    const char *const *variants;
-    int count;       /* NCU_MOST at most */
-    const char *log; /* where everything that was printed goes; must not exist yet */
-    double limit;    /* seconds */
-};
-enum { NCU_MOST = 16 };
-
-/* What was printed, for free(), and what was read from it. Free both in any case. */
-struct ncu_result {
-    char *text;
-    size_t bytes;
-    struct ncu_report report;
-    bool idle; /* the sleeping kernel was seen as one */
-};
-/* False and the reason: this user may not read the counters, ncu failed, or it printed no table. */
-bool ncu_run(const struct ncu_request *request, struct ncu_result *result, attn_error *why);
-void ncu_result_free(struct ncu_result *result);
-
 /* Whether this user may read the counters of the device: tried on the sleeping kernel alone. */
 bool ncu_allowed(const char *ncu, const char *device, const char *driver, attn_error *why);
-
-/* The figures of a variant; NULL and why where there are none, or its result was not right. */
-const struct ncu_kernel *ncu_figures(const struct ncu_result *result, const char *variant,
-                                     attn_error *why);
 
 /* The target's side: launches the sleeping kernel, then every variant whose name matches the
  * expression, each once. Returns the exit code of the program. */
 int profile_target(const char *device, const char *driver, const regex_t *regex);
 
-#endif /* ATTEST_STAGES_PROFILE_NCU_RUN_H */
+#endif /* ATTEST_STAGES_PROFILE_NCU_H */

@@ -1,21 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ncu_run.c - see ncu_run.h.
+ * ncu.c - see ncu.h.
  */
-#include "stages/profile/ncu_run.h"
+#include "stages/profile/ncu.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "base/file.h"
 #include "base/message.h"
-#include "stages/stage.h"
-
-enum { TRY_SECONDS = 60, METRICS_SIZE = 4096 };
-static const double IDLE_PERCENT = 10.0; /* one thread on one SM keeps the others idle */
 
 const char *const NCU_FIGURE_NAMES[NCU_FIGURES] = {
     [NCU_SM_BUSY] = "sm_busy_percent",
@@ -83,15 +77,6 @@ static bool split(const char *text, size_t length, struct line *line) {
     return line->count > 1 && i == length;
 }
 
-static int column(const struct line *line, const char *name) {
-    for (int i = 0; i < line->count; i++) {
-        if (strcmp(line->fields[i], name) == 0) {
-            return i;
-        }
-    }
-    return -1;
-}
-
 /* "1,234.5" is a number, "n/a" and "1234 (50 %)" are none. */
 static double number(const char *field) {
     char digits[FIELD];
@@ -109,18 +94,22 @@ static double number(const char *field) {
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-struct columns {
-    int id, kernel, metric, value;
-};
+enum { ID, KERNEL, METRIC, VALUE, COLUMNS };
 
 /* False, and nothing is changed, where the line is no head. */
-static bool read_head(const struct line *line, struct columns *columns) {
-    const struct columns found = {column(line, "ID"), column(line, "Kernel Name"),
-                                  column(line, "Metric Name"), column(line, "Metric Value")};
-    if (found.id < 0 || found.kernel < 0 || found.metric < 0 || found.value < 0) {
-        return false;
+static bool read_head(const struct line *line, int columns[COLUMNS]) {
+    static const char *const HEADS[COLUMNS] = {"ID", "Kernel Name", "Metric Name", "Metric Value"};
+    int found[COLUMNS];
+    for (int i = 0; i < COLUMNS; i++) {
+        found[i] = 0;
+        while (found[i] < line->count && strcmp(line->fields[found[i]], HEADS[i]) != 0) {
+            found[i]++;
+        }
+        if (found[i] == line->count) {
+            return false;
+        }
     }
-    *columns = found;
+    memcpy(columns, found, sizeof found);
     return true;
 }
 
@@ -148,9 +137,9 @@ static void set_name(struct ncu_kernel *kernel, const char *field) {
 }
 
 /* Lines of the same launch follow each other and have the same ID. */
-static bool add(struct ncu_report *report, const struct line *line, const struct columns *columns,
-                char *last, attn_error *why) {
-    if (report->count == 0 || strcmp(last, line->fields[columns->id]) != 0) {
+static bool add(struct ncu_report *report, const struct line *line, const int columns[COLUMNS],
+                char last[FIELD], attn_error *why) {
+    if (report->count == 0 || strcmp(last, line->fields[columns[ID]]) != 0) {
         if (report->count == MOST_KERNELS) {
             return explain(why, "ncu: figures of more than %d kernels", MOST_KERNELS);
         }
@@ -162,29 +151,17 @@ static bool add(struct ncu_report *report, const struct line *line, const struct
         for (int i = 0; i < NCU_STALLS; i++) {
             kernel->stalls[i] = (double)NAN;
         }
-        set_name(kernel, line->fields[columns->kernel]);
-        snprintf(last, FIELD, "%s", line->fields[columns->id]);
+        set_name(kernel, line->fields[columns[KERNEL]]);
+        snprintf(last, FIELD, "%s", line->fields[columns[ID]]);
     }
-    place(&report->kernels[report->count - 1], line->fields[columns->metric],
-          number(line->fields[columns->value]));
+    place(&report->kernels[report->count - 1], line->fields[columns[METRIC]],
+          number(line->fields[columns[VALUE]]));
     return true;
-}
-
-/* The first line that says what went wrong, or a sentence of our own. */
-static void explain_absence(const char *text, attn_error *why) {
-    const char *error = strstr(text, "==ERROR==");
-    if (error == NULL) {
-        explain(why, "ncu: no table in what it printed");
-        return;
-    }
-    error += strlen("==ERROR==");
-    error += strspn(error, " ");
-    explain(why, "ncu: %.*s", (int)strcspn(error, "\r\n"), error);
 }
 
 bool ncu_report_read(const char *text, size_t bytes, struct ncu_report *report, attn_error *why) {
     struct line *line = must(malloc(sizeof *line));
-    struct columns columns = {0};
+    int columns[COLUMNS] = {0};
     char last[FIELD] = "";
     bool head = false, good = true;
     *report = (struct ncu_report){0};
@@ -194,17 +171,20 @@ bool ncu_report_read(const char *text, size_t bytes, struct ncu_report *report, 
         size_t length = (newline != NULL ? next - 1 : next) - begin;
         length -= length > 0 && text[begin + length - 1] == '\r';
         if (split(text + begin, length, line)) {
-            if (read_head(line, &columns)) {
+            if (read_head(line, columns)) {
                 head = true;
-            } else if (head && line->count > columns.value) {
-                good = add(report, line, &columns, last, why);
+            } else if (head && line->count > columns[VALUE]) {
+                good = add(report, line, columns, last, why);
             }
         }
         begin = next;
     }
     free(line);
-    if (good && !head) {
-        explain_absence(text, why);
+    if (good && !head) { /* the first line that says what went wrong, or a sentence of our own */
+        const char *error = strstr(text, "==ERROR==");
+        error = error != NULL ? error + strlen("==ERROR==") : "no table in what it printed";
+        error += strspn(error, " ");
+        explain(why, "ncu: %.*s", (int)strcspn(error, "\r\n"), error);
     }
     return good && head;
 }
@@ -273,121 +253,4 @@ void ncu_values_json(struct json *json, const struct ncu_kernel *kernel) {
         snprintf(key, sizeof key, "stall_%s", NCU_STALL_NAMES[places[i]]);
         json_real(json, key, kernel->stalls[places[i]]);
     }
-}
-
-/* ---- the command line ------------------------------------------------------------------------ */
-
-/* With a comma between them. Stalls are left out of a second try, since GPUs differ in them. */
-static void list_metrics(char *list, size_t size, bool stalls) {
-    size_t used = 0;
-    list[0] = '\0';
-    for (int i = 0; i < NCU_FIGURES && used < size; i++) {
-        used += (size_t)snprintf(list + used, size - used, "%s%s", i > 0 ? "," : "",
-                                 NCU_FIGURE_METRICS[i]);
-    }
-    for (int i = 0; stalls && i < NCU_STALLS && used < size; i++) {
-        used +=
-            (size_t)snprintf(list + used, size - used, "," NCU_STALL_METRIC, NCU_STALL_NAMES[i]);
-    }
-}
-
-static bool run_once(const struct ncu_request *request, bool stalls, struct child *child,
-                     attn_error *why) {
-    char self[PATH_MAX], metrics[METRICS_SIZE], pattern[BATCH_PATTERN];
-    list_metrics(metrics, sizeof metrics, stalls);
-    batch_pattern(request->variants, request->count, pattern);
-    return program_path(self, why) &&
-           stage_run(request->log, request->limit, child, why, request->ncu, "--csv",
-                     "--clock-control", "none", "--print-units", "base", "--target-processes",
-                     "application-only", "--metrics", metrics, self, "profile", "--target",
-                     "--device", request->device, "--variant", pattern,
-                     request->driver != NULL ? "--driver" : "",
-                     request->driver != NULL ? request->driver : "", NULL);
-}
-
-/* ---- what came of it ------------------------------------------------------------------------- */
-
-/* The table in result->text, and what the sleeping kernel looks like in it. */
-static bool read_result(struct ncu_result *result, attn_error *why) {
-    struct ncu_report report;
-    const bool read = ncu_report_read(result->text, result->bytes, &report, why);
-    const struct ncu_kernel *sleep = read ? ncu_report_find(&report, "attest_sleep") : NULL;
-    result->report = report;
-    result->idle = sleep != NULL && sleep->figures[NCU_SM_BUSY] < IDLE_PERCENT &&
-                   sleep->figures[NCU_TENSOR_PIPE] <= 0.0;
-    return read;
-}
-
-static bool judge(const struct child *child, struct ncu_result *result, attn_error *why) {
-    char text[64];
-    if (strstr(result->text, "ERR_NVGPUCTRPERM") != NULL) {
-        return explain(why, "this user may not read the GPU's counters (ERR_NVGPUCTRPERM)");
-    }
-    if (child->code != 0) {
-        const char *last = strstr(result->text, "attest: ");
-        return explain(why, "ncu: %s%s%.*s", child_text(child, text, sizeof text),
-                       last != NULL ? ": " : "", last != NULL ? (int)strcspn(last, "\r\n") : 0,
-                       last != NULL ? last : "");
-    }
-    return read_result(result, why);
-}
-
-bool ncu_run(const struct ncu_request *request, struct ncu_result *result, attn_error *why) {
-    *result = (struct ncu_result){0};
-    for (int stalls = 1;; stalls = 0) {
-        struct child child = {.code = -1};
-        if (!run_once(request, stalls != 0, &child, why)) {
-            return false;
-        }
-        result->text = file_read(request->log, &result->bytes, NULL);
-        if (result->text == NULL) { /* it printed nothing */
-            result->text = must(calloc(1, 1));
-        }
-        if (stalls == 0 || strstr(result->text, "Failed to find metric") == NULL) {
-            return judge(&child, result, why);
-        }
-        free(result->text);
-        result->text = NULL;
-        unlink(request->log);
-    }
-}
-
-void ncu_result_free(struct ncu_result *result) {
-    ncu_report_free(&result->report);
-    free(result->text);
-    *result = (struct ncu_result){0};
-}
-
-bool ncu_allowed(const char *ncu, const char *device, const char *driver, attn_error *why) {
-    char folder[TEMPORARY_SIZE], log[TEMPORARY_FILE];
-    struct ncu_result result = {0};
-    if (!temporary_folder(folder, "ncu", why)) {
-        return false;
-    }
-    snprintf(log, sizeof log, "%s/ncu.csv", folder);
-    const struct ncu_request request = {
-        .ncu = ncu, .device = device, .driver = driver, .log = log, .limit = TRY_SECONDS};
-    const bool done = ncu_run(&request, &result, why);
-    const bool idle = result.idle;
-    ncu_result_free(&result);
-    remove_folder(folder);
-    return done && (idle || explain(why, "ncu: a kernel that sleeps was not seen as idle"));
-}
-
-const struct ncu_kernel *ncu_figures(const struct ncu_result *result, const char *variant,
-                                     attn_error *why) {
-    char line[256], wrong[256];
-    snprintf(line, sizeof line, "target: %s verified\n", variant);
-    snprintf(wrong, sizeof wrong, "target: %s: ", variant);
-    const char *said = strstr(result->text, wrong); /* whatever else it said */
-    if (said != NULL || strstr(result->text, line) == NULL) {
-        said = said != NULL ? said + strlen(wrong) : "the target said nothing about its result";
-        explain(why, "%.*s", (int)strcspn(said, "\r\n"), said);
-        return NULL;
-    }
-    const struct ncu_kernel *kernel = ncu_report_find(&result->report, variant);
-    if (kernel == NULL) {
-        explain(why, "ncu: no launch of %s", variant);
-    }
-    return kernel;
 }

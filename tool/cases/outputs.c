@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * gradients.c - dO and the outputs of backward for a sample.
+ * outputs.c - the elements of an output, wherever its strides put them; dO and the outputs of
+ * backward for a sample.
  *
- * Invariant: whatever backward must neither read nor write holds 0xFF bytes before the run, and
+ * Invariant: view_row and view_at reach every element of the output once, and nothing else.
+ * Whatever backward must neither read nor write holds 0xFF bytes before the run, and
  * gradients_damage finds every such byte of an output that has another value afterwards.
  */
 #include "cases/cases.h"
@@ -11,25 +13,114 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const GRADIENT_NAMES[GRADIENTS] = {"dQ", "dK", "dV", "d_bias", "d_sink", "d_slopes"};
+/* ---- views ----------------------------------------------------------------------------------- */
 
-/* ---- making ---------------------------------------------------------------------------------- */
-
-static bool sees_a_key(const struct sample *s, int64_t b, int64_t i) {
-    int64_t low, high;
-    sample_visible(s, b, i, &low, &high);
-    return low <= high;
+static attn_bias_strides with_columns(const attn_strides *s) {
+    return (attn_bias_strides){s->batch, s->head, s->row, 1};
 }
 
-static bool is_seen(const struct sample *s, int64_t b, int64_t j) {
-    for (int64_t i = 0; i < sample_rows_q(s, b); i++) {
-        int64_t low, high;
-        sample_visible(s, b, i, &low, &high);
-        if (low <= j && j <= high) {
-            return true;
+struct output_view view_of_o(const struct sample *s) {
+    const attn_problem *p = &s->full;
+    return (struct output_view){.data = s->o.data,
+                                .dtype = p->dtype,
+                                .shape = {p->batch, p->heads_q, p->seq_q},
+                                .cols = p->head_dim_v,
+                                .strides = with_columns(&p->o),
+                                .cu_seqlens = p->packed ? s->tensors.cu_seqlens_q : NULL,
+                                .used = s->tensors.used_q};
+}
+
+struct output_view view_of_lse(const struct sample *s) {
+    struct output_view view = view_of_o(s);
+    view.data = s->lse.data;
+    view.dtype = ATTN_FP32;
+    view.cols = 1;
+    view.strides = with_columns(&s->full.lse);
+    return view;
+}
+
+bool view_of_gradient(const struct gradients *g, attn_gradient which, struct output_view *view) {
+    attn_problem p = {.size = sizeof p};
+    attn_row shape;
+    int64_t cols;
+    if (attn_problem_resolve(&g->problem, &p, NULL) != ATTN_OK ||
+        attn_gradient_shape(&p, which, &shape, &cols, NULL) != ATTN_OK) {
+        return false;
+    }
+    const attn_bias_strides strides[GRADIENTS] = {
+        with_columns(&p.dq), with_columns(&p.dk), with_columns(&p.dv),
+        p.bias_strides,      {.head = 1},         {.batch = p.alibi_batch_stride, .head = 1}};
+    const int32_t *const rows[GRADIENTS] = {g->tensors.cu_seqlens_q, g->tensors.cu_seqlens_kv,
+                                            g->tensors.cu_seqlens_kv};
+    *view = (struct output_view){.data = g->outputs[which].data,
+                                 .dtype = which <= ATTN_GRADIENT_V      ? p.dtype
+                                          : which == ATTN_GRADIENT_BIAS ? p.bias_dtype
+                                                                        : ATTN_FP32,
+                                 .shape = shape,
+                                 .cols = cols,
+                                 .strides = strides[which],
+                                 .cu_seqlens = p.packed ? rows[which] : NULL,
+                                 .used = which == ATTN_GRADIENT_Q ? g->tensors.used_q : NULL};
+    return true;
+}
+
+int64_t view_rows(const struct output_view *view) {
+    return view->shape.batch * view->shape.head * view->shape.row;
+}
+
+attn_row view_row(const struct output_view *view, int64_t index) {
+    const int64_t heads = index / view->shape.row;
+    return (attn_row){heads / view->shape.head, heads % view->shape.head, index % view->shape.row};
+}
+
+bool view_has(const struct output_view *view, const attn_row *row) {
+    const int32_t *cu = view->cu_seqlens;
+    return (cu == NULL || row->row < cu[row->batch + 1] - cu[row->batch]) &&
+           (view->used == NULL || row->row < view->used[row->batch]);
+}
+
+unsigned char *view_at(const struct output_view *view, const attn_row *row, int64_t col) {
+    const attn_bias_strides *s = &view->strides;
+    const int64_t first =
+        view->cu_seqlens != NULL ? view->cu_seqlens[row->batch] * s->row : row->batch * s->batch;
+    const int64_t at = first + row->head * s->head + row->row * s->row + col * s->col;
+    return view->data + (size_t)at * attn_dtype_size(view->dtype);
+}
+
+float view_get(const struct output_view *view, const attn_row *row, int64_t col) {
+    float value;
+    attn_to_float(view->dtype, &value, view_at(view, row, col), 1);
+    return value;
+}
+
+bool view_intact(const struct output_view *view, const struct guarded *memory) {
+    const int64_t run = view->strides.col == 1 ? view->cols : 1; /* of elements in memory */
+    const size_t bytes = (size_t)run * attn_dtype_size(view->dtype);
+    bool *owned = calloc(memory->size + 1, sizeof *owned);
+    bool intact = owned != NULL;
+    for (int64_t i = 0; intact && i < view_rows(view); i++) {
+        const attn_row row = view_row(view, i);
+        for (int64_t col = 0; view_has(view, &row) && col < view->cols; col += run) {
+            memset(owned + (view_at(view, &row, col) - view->data), true, bytes);
         }
     }
-    return false;
+    for (size_t at = 0; intact && at < memory->size; at++) {
+        intact = owned[at] || memory->data[at] == 0xFF;
+    }
+    free(owned);
+    return intact;
+}
+
+/* ---- gradients ------------------------------------------------------------------------------- */
+
+const char *const GRADIENT_NAMES[GRADIENTS] = {"dQ", "dK", "dV", "d_bias", "d_sink", "d_slopes"};
+
+static bool is_seen(const struct sample *s, int64_t b, int64_t j) {
+    bool seen = false;
+    for (int64_t i = 0; !seen && i < sample_rows_q(s, b); i++) {
+        seen = sample_sees(s, b, i, j);
+    }
+    return seen;
 }
 
 static void draw_row(attn_dtype dtype, unsigned char *row, int64_t dim, uint64_t *rng) {
@@ -69,7 +160,7 @@ static void fill_d_o(struct gradients *g, const struct sample *s, const attn_str
     view.strides = (attn_bias_strides){strides->batch, strides->head, strides->row, 1};
     for (int64_t i = 0; i < view_rows(&view); i++) {
         const attn_row row = view_row(&view, i);
-        if (view_has(&view, &row) && row.row >= hidden && sees_a_key(s, row.batch, row.row)) {
+        if (view_has(&view, &row) && row.row >= hidden && sample_sees(s, row.batch, row.row, -1)) {
             draw_row(view.dtype, view_at(&view, &row, 0), view.cols, rng);
         }
     }
@@ -79,7 +170,7 @@ static uint64_t hash_inputs(const struct gradients *g, const struct sample *s) {
     return guarded_hash(&s->lse, guarded_hash(&s->o, guarded_hash(&g->d_o, 0)));
 }
 
-static bool make(struct gradients *g, struct sample *s, int64_t hidden) {
+bool gradients_make(struct gradients *g, struct sample *s, int64_t hidden) {
     const attn_problem *p = &s->full;
     uint64_t state = s->recipe.seed ^ 0x6AD, *rng = &state;
     const size_t element = attn_dtype_size(p->dtype);
@@ -131,10 +222,6 @@ static bool make(struct gradients *g, struct sample *s, int64_t hidden) {
     return true;
 }
 
-bool gradients_make(struct gradients *g, struct sample *s) {
-    return make(g, s, 0);
-}
-
 void **gradient_pointer(attn_tensors *t, attn_gradient which) {
     void **const pointers[GRADIENTS] = {
         &t->dq, &t->dk, &t->dv, &t->d_bias, (void **)&t->d_sink, (void **)&t->d_alibi_slopes};
@@ -150,7 +237,7 @@ void gradients_free(struct gradients *g) {
 
 bool sample_add_gradients(struct sample *s, int64_t hidden) {
     struct gradients *g = calloc(1, sizeof *g);
-    if (g == NULL || !make(g, s, hidden)) {
+    if (g == NULL || !gradients_make(g, s, hidden)) {
         free(g);
         return false;
     }
