@@ -165,7 +165,7 @@ typedef enum attn_verdict {
  *
  *   within the rule: max_error <= max_allowed, mean_error <= mean_allowed, lse_error <= 1, no NaN
  *   borderline:      not within it, but dtype is ATTN_FP32, max_error <= 4 max_allowed,
- *                    mean_error <= 2 mean_allowed, lse_error <= 1, no NaN
+ *                    mean_error <= 4 mean_allowed, lse_error <= 1, no NaN
  *
  * ATTN_ACCEPT: it is within the rule (resamples are not read). Or it is borderline, exactly
  *   ATTN_RESAMPLES resamples are each within the rule or borderline, and either at most one of them

@@ -43,7 +43,7 @@ static attn_verdict judge_alone(attn_dtype dtype, const attn_statistics *s) {
     if (o_within(s)) {
         return ATTN_ACCEPT;
     }
-    return dtype == ATTN_FP32 && within(s, 4.0, 2.0) ? ATTN_BORDERLINE : ATTN_REJECT;
+    return dtype == ATTN_FP32 && within(s, 4.0, 4.0) ? ATTN_BORDERLINE : ATTN_REJECT;
 }
 
 attn_verdict attn_judge(attn_dtype dtype, const attn_statistics *statistics,

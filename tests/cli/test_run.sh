@@ -9,7 +9,7 @@
 . "$(dirname "$0")/cli.sh"
 
 unset ATTN_DRIVER FAKE_DRIVER_COMPUTE VGPU_CHECKS
-one="--stage parity --device cpu --variant ^cpu_row_c\$"
+one="--stage parity --device cpu --seed 1 --variant ^cpu_row_c\$"
 
 # ends NAME CODE TEXT options...: attest run in a new pack comes to that exit code, one line of complaint
 # with TEXT, no PASS as its verdict; and attest verify comes to the same.
@@ -75,12 +75,12 @@ refuses "out is not empty" "not empty" run --out full $one
 accepts "one variant" run --out good $one --gpu-hour-price 3 --commit abc
 shows "partial" "^verdict *PASS (partial: less than all stages"
 shows "one passed" "^parity *cpu *PASS *1 of 1"
-accepts "backward" run --out back --stage parity --device cpu --variant '^cpu_backward_c$'
+accepts "backward" run --out back --stage parity --device cpu --seed 1 --variant '^cpu_backward_c$'
 shows "backward: passed" "^parity *cpu *PASS *1 of 1"
 accepts "verified" verify good
 accepts "verified with this library" verify --current good
 says "the same verdict" "PASS (partial: less than all"
-accepts "as JSON" run --out good2 $one --json
+accepts "as JSON" run --out good2 --stage parity --device cpu --variant "^cpu_row_c\$" --json
 says "JSON: the verdict" '"verdict": "PASS"'
 says "JSON: in part" '"partial": true'
 holds "another seed each time" [ "$(grep '"seed"' good/plan.json)" != "$(grep '"seed"' good2/plan.json)" ]
@@ -147,7 +147,7 @@ started() {
         tries=$((tries + 1))
     done
 }
-all="--stage parity --device cpu"
+all="--stage parity --device cpu --seed 1"
 
 started $all
 run run --resume --out pack

