@@ -92,7 +92,9 @@ void doc_section(struct doc *doc, const char *id, const char *title) {
 void doc_text(struct doc *doc, const char *class, const char *format, ...) {
     char text[TEXT];
     PRINT_TO(text);
-    html_put(doc->out, doc->html ? "<p class=\"%s\">" : "", class);
+    if (doc->html) {
+        html_put(doc->out, "<p class=\"%s\">", class);
+    }
     put_text(doc, text);
     put(doc, "</p>\n", "\n\n");
 }
