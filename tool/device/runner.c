@@ -181,16 +181,17 @@ bool runner_prepare(struct runner *runner, attn_error *why) {
     return true;
 }
 
-attn_status plan_compute(const attn_plan *plan, int direction, const attn_tensors *tensors,
-                         void *workspace, void *stream, attn_error *why) {
+attn_status plan_compute(const attn_plan *plan, attn_direction direction,
+                         const attn_tensors *tensors, void *workspace, void *stream,
+                         attn_error *why) {
     return (direction == ATTN_BACKWARD ? attn_backward : attn_forward)(
         plan, tensors, workspace, attn_workspace_size(plan), stream, why);
 }
 
 bool runner_compute_on(const struct runner *runner, const attn_tensors *tensors, void *stream,
                        attn_error *why) {
-    return plan_compute(runner->plan, runner->direction, tensors, runner->workspace, stream, why) ==
-           ATTN_OK;
+    return plan_compute(runner->plan, (attn_direction)runner->direction, tensors, runner->workspace,
+                        stream, why) == ATTN_OK;
 }
 
 bool runner_compute(const struct runner *runner, const attn_tensors *tensors, attn_error *why) {

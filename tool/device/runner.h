@@ -54,8 +54,9 @@ bool runner_plan(struct runner *runner, const attn_problem *problem, attn_error 
 bool runner_prepare(struct runner *runner, attn_error *why);
 
 /* attn_forward or attn_backward, by the attn_direction of the plan. */
-attn_status plan_compute(const attn_plan *plan, int direction, const attn_tensors *tensors,
-                         void *workspace, void *stream, attn_error *why);
+attn_status plan_compute(const attn_plan *plan, attn_direction direction,
+                         const attn_tensors *tensors, void *workspace, void *stream,
+                         attn_error *why);
 
 /* Computes on the runner's stream, or on another one; on a GPU asynchronous. */
 bool runner_compute(const struct runner *runner, const attn_tensors *tensors, attn_error *why);
