@@ -139,6 +139,7 @@ TEST(the_average_of_the_resamples) {
     CHECK_EQ(resampled(times(1.25, 0.5), times(0x1p-40, 0.5)), ATTN_REJECT);
     CHECK_EQ(resampled(times(0.5, 1.25), times(0.5, 0)), ATTN_ACCEPT);
     CHECK_EQ(resampled(times(0.5, 1.25), times(0.5, 0x1p-40)), ATTN_REJECT);
+    CHECK_EQ(resampled(times(0.5, 4), times(0.5, 0)), ATTN_REJECT); /* an error that repeats */
 }
 
 /* ---- the numbers of a comparison ------------------------------------------------------------- */

@@ -16,5 +16,6 @@ plant() { # TABLE VARIANT KERNEL
 }
 
 plant backward.txt bwd_mma_fp16_d64_64x32_w4_s2 portable/bwd_mma.cu "$@" || exit $?
+plant backward_tf32.txt bwd_tf32_fp32_d256_16x16_w2_s2 portable/bwd_tf32.cu "$@" || exit $?
 plant backward_hopper.txt bwd_hopper_fp16_d64_128x128_w12_s2 hopper/backward/backward.cu "$@" || exit $?
 plant backward_wide.txt bwd_hopper_wide_fp16_d256_64x64_w12_s2 hopper/backward/backward_wide.cu "$@"

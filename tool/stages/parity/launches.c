@@ -35,7 +35,7 @@ struct bench {
     size_t at[RUN_OUTPUTS], slot_size; /* bytes: where an output begins in its slot */
     size_t slots;
     unsigned char *slot_memory; /* on the device */
-    unsigned char *host;        /* all slots, fetched, and behind them: */
+    unsigned char *host;        /* all slots, fetched, and after them: */
     unsigned char *first;       /* the first result of each set */
 };
 
