@@ -48,6 +48,7 @@ accepts "three workers" run $few --out jobs --gpu-hour-price 2.5 --workers 3 \
     --jobs 'echo "$ATTEST_WORKER" >>'"$work"'/numbers; env'
 says "three workers: the verdict" "PASS (partial: less than all stages"
 whole jobs
+holds "the seed arrived" grep -q '"seed": "0000000000000001"' jobs/plan.json
 holds "the price arrived" grep -q '"gpu_hour_price": 2.5' jobs/plan.json
 holds "each has its number" [ "$(sort -u numbers | tr -d '\n' | cut -c1-2)" = 01 ]
 accepts "nothing is left to do" run --resume --jobs 'false' --out jobs

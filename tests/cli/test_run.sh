@@ -83,6 +83,8 @@ says "the same verdict" "PASS (partial: less than all"
 accepts "as JSON" run --out good2 --stage parity --device cpu --variant "^cpu_row_c\$" --json
 says "JSON: the verdict" '"verdict": "PASS"'
 says "JSON: in part" '"partial": true'
+holds "the seed that was given" grep -q '"seed": "0000000000000001"' good/plan.json
+refuses "resume with a seed" "or --seed" run --resume --out good --seed 2
 holds "another seed each time" [ "$(grep '"seed"' good/plan.json)" != "$(grep '"seed"' good2/plan.json)" ]
 holds "per-case figures" grep -q '"mean_allowed"' good/units/*.json
 holds "the recipe of a case" grep -q '"recipe"' good/units/*.json
