@@ -30,7 +30,7 @@ debug:
 help:
 	@echo "make          build/attest and build/libattn.so"
 	@echo "make debug    the same in build-debug/, with device asserts in the GPU kernels"
-	@echo "make run      attest run --quick: what this machine can prove, and a page about it (3 to 4 minutes on two cores)"
+	@echo "make run      attest run --quick: what this machine can prove, and a page about it (8 minutes on two cores)"
 	@echo "make test     all tests (6 to 9 minutes)"
 	@echo "make test-all everything, in every build mode (some hours on two cores); .ci/run is the short form"
 	@echo "make bench    the CPU backend beside PyTorch's (makes a virtual environment)"
