@@ -129,7 +129,8 @@ INLINE int descriptor_word(const int &word, int lane) {
 INLINE void split_epilogue(struct consumer &c, const struct attn_args &a, struct work w,
                            const struct warpgroup_rows &rows, float (&o)[O_REGS],
                            struct softmax_state &state) {
-    const int warp = (int)threadIdx.x / LANES, first = w.first_row + warp * 16;
+    const int warp = __shfl_sync(~0U, (int)threadIdx.x / LANES, 0);
+    const int first = w.first_row + warp * 16;
     const bool bad = !is_finite(o, state);
     int safe;
     const struct work again = read_descriptor(own_descriptor(c), c.lane, safe);
