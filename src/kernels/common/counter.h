@@ -72,6 +72,15 @@ INLINE unsigned count_up(unsigned long long *word) {
     return count_of<ACQ_REL>(word, add_one<ACQ_REL>(word));
 }
 
+/* Likewise, of a whole warp of which one lane counts, and gets the count. */
+INLINE unsigned count_up_converged(unsigned long long *word, bool counts) {
+    unsigned long long before = ATTN_COUNTER_ZERO;
+    if (counts) {
+        before = add_one<ACQ_REL>(word);
+    }
+    return count_of<ACQ_REL, LANES>(word, before, counts);
+}
+
 /* Ready for the next kernel, after the last call of this one. */
 INLINE void reset_counter(unsigned long long *word) {
     *word = ATTN_COUNTER_ZERO;

@@ -217,13 +217,17 @@ INLINE void consumer_loop(const struct attn_tma_args &t, struct consumer &c) {
 #pragma unroll 1
     for (;;) {
         int safe;
-        mbarrier_wait(c.b.q_full + (unsigned)(c.q.stage * MBARRIER_BYTES), c.q.parity);
-        struct work w = read_descriptor(own_descriptor(c), c.lane, safe);
-        if (w.first_row < 0) {
-            if (is_end_of_work(c, a, safe)) {
+        struct work w;
+#pragma unroll 1
+        for (;;) {
+            mbarrier_wait(c.b.q_full + (unsigned)(c.q.stage * MBARRIER_BYTES), c.q.parity);
+            w = read_descriptor(own_descriptor(c), c.lane, safe);
+            if (w.first_row >= 0) {
                 break;
             }
-            continue;
+            if (is_end_of_work(c, a, safe)) {
+                return;
+            }
         }
         lengths_of_sequence(a, w);
         clip_first_tile(w);

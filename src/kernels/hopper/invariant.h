@@ -425,10 +425,8 @@ INLINE bool join_chunks(const struct consumer &c, float (&o)[O_REGS], struct sof
                    rows - c.warp * 16, c.lane);
     }
     named_barrier_sync(barrier, WG_THREADS); /* the leader releases what all have stored */
-    bool last = false;
-    if (c.leader) {
-        last = count_up(counter) == (unsigned)splits - 1;
-    }
+    const unsigned before = count_up_converged(counter, c.leader);
+    const bool last = c.leader && before == (unsigned)splits - 1;
     if (!named_barrier_or(barrier, WG_THREADS, last)) {
         return false;
     }

@@ -233,10 +233,10 @@ INLINE void overlapped_tiles(struct consumer &c, const struct attn_args &a, cons
     }
 }
 
-/* MIXED: whether these tiles need no code for options; of masks, only a window crosses them.
+/* SPLIT_KV: whether these tiles need no code for options; of masks, only a window crosses them.
  * Skipped code costs, too: the loop with all options exceeds the instruction cache. */
 INLINE bool is_plain(const struct attn_args &a) {
-    return MIXED && a.left < 0 && !a.alibi && !(a.softcap_log2 > 0.0f);
+    return SPLIT_KV && a.left < 0 && !a.alibi && !(a.softcap_log2 > 0.0f);
 }
 
 /* KV tiles [begin, end) of this warpgroup's rows. DEFER_V: V of the `skipped` tiles before them is

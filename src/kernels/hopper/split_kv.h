@@ -127,12 +127,7 @@ INLINE bool merge_splits(float (&o)[O_REGS], struct softmax_state &state, const 
     unsigned long long *const counter = split_counter(a, tile, warp);
     post_partial(&partials[(size_t)split * ROW_WARPS], o, state, lane);
     __syncwarp(); /* lane 0 releases what all lanes have stored */
-    unsigned long long word = 0;
-    if (lane == 0) {
-        word = add_one<ACQ_REL>(counter);
-    }
-    const unsigned before =
-        __shfl_sync(~0U, count_of<ACQ_REL, LANES>(counter, word, lane == 0), 0);
+    const unsigned before = __shfl_sync(~0U, count_up_converged(counter, lane == 0), 0);
     __syncwarp(); /* all lanes see what lane 0 has acquired */
     if (before != (unsigned)splits - 1) {
         return false;

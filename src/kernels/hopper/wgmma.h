@@ -52,12 +52,19 @@ template <int n> INLINE void fence_operand(unsigned (&x)[n]) {
 
 /* `pitch`: bytes between chunks of 64 columns. Used where the rows of the tile are k (V), ignored
  * where its columns are (Q and K). */
-INLINE unsigned long long smem_descriptor(unsigned address, unsigned pitch) {
-    const unsigned low = (address & 0x3ffffU) >> 4 | pitch >> 4 << 16;
+INLINE unsigned descriptor_low(unsigned address, unsigned pitch) {
+    return (address & 0x3ffffU) >> 4 | pitch >> 4 << 16;
+}
+
+INLINE unsigned long long descriptor_of(unsigned low) {
     const unsigned high = 1U << 30 | SWIZZLE_ATOM >> 4; /* 128-byte swizzle; stride of the atoms */
     unsigned long long both;
     asm("mov.b64 %0, {%1, %2};" : "=l"(both) : "r"(low), "r"(high));
     return both;
+}
+
+INLINE unsigned long long smem_descriptor(unsigned address, unsigned pitch) {
+    return descriptor_of(descriptor_low(address, pitch));
 }
 
 /* `bytes` further on, a multiple of 16. One addition, where a descriptor of each address would take
