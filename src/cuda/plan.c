@@ -401,8 +401,9 @@ static attn_status fill_geometry(struct cuda *cuda, const struct variant *varian
         .kernel = variant->kernel,
         .block = (unsigned)(32 * v->warps),
         .shared_bytes = (unsigned)v->shared_bytes,
-        /* older drivers cannot capture such a launch into a graph */
-        .pdl = family->pdl && cuda->driver.version >= 12030,
+        /* Older drivers cannot capture such a launch into a graph. Clusters start before all CTAs
+         * of the kernel before are resident: on many streams they fill the GPU and wait for ever. */
+        .pdl = family->pdl && cuda->driver.version >= 12030 && split.cluster <= 1,
         .has_maps = family->tma != TMA_NONE,
         .cluster = split.cluster > 1 ? (unsigned)split.cluster : 0,
         .args =
