@@ -225,4 +225,33 @@ TEST(sleep_reads_right) {
     runner_close(&runner);
 }
 
+TEST(kernels_of_the_benchmark) {
+    enum { WORDS = 1000 };
+    struct runner runner = {.device = "vgpu"};
+    struct cache cache = {0};
+    attn_error why = {""};
+    uint32_t words[2][WORDS] = {{0}};
+    uint64_t differ = 0;
+    if (!runner_open(&runner, &why)) {
+        CHECK_MSG(runner.absent, "%s", why.text);
+        SKIP("no virtual GPU");
+    }
+    words[1][0] = words[1][300] = words[1][WORDS - 1] = 1;
+    unsigned char *at = NULL;
+    const bool done =
+        cache_open(&cache, &runner, &why) &&
+        (at = device_alloc(runner.memory, sizeof words + sizeof differ, &why)) != NULL &&
+        device_write(runner.memory, at, words, sizeof words, &why) &&
+        device_fill(runner.memory, at + sizeof words, 0, sizeof differ, &why) &&
+        launch_differ(&cache, at, at + sizeof words[0], WORDS, at + sizeof words, runner.stream,
+                      &why) &&
+        launch_sleep(&cache, 1000, runner.stream, &why) && device_wait(runner.memory, &why) &&
+        device_read(runner.memory, &differ, at + sizeof words, sizeof differ, &why);
+    CHECK_MSG(done, "%s", why.text);
+    CHECK_EQ(differ, 3);
+    device_free(runner.memory, at);
+    cache_close(&cache);
+    runner_close(&runner);
+}
+
 TEST_MAIN()
