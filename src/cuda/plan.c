@@ -401,9 +401,8 @@ static attn_status fill_geometry(struct cuda *cuda, const struct variant *varian
         .kernel = variant->kernel,
         .block = (unsigned)(32 * v->warps),
         .shared_bytes = (unsigned)v->shared_bytes,
-        /* Older drivers cannot capture such a launch into a graph. Clusters start before all CTAs
-         * of the kernel before are resident: on many streams they fill the GPU and wait for ever. */
-        .pdl = family->pdl && cuda->driver.version >= 12030 && split.cluster <= 1,
+        /* older drivers cannot capture such a launch into a graph */
+        .pdl = family->pdl && cuda->driver.version >= 12030,
         .has_maps = family->tma != TMA_NONE,
         .cluster = split.cluster > 1 ? (unsigned)split.cluster : 0,
         .args =
@@ -426,6 +425,9 @@ static attn_status fill_geometry(struct cuda *cuda, const struct variant *varian
     };
     cuda_size_workspace(variant, &cut, &split, p, geometry);
     fill_grid(cuda, family, &cut, split.num_splits, p, geometry->grid);
+    /* Of a grid of several waves the next kernel can start before the last one is resident. On many
+     * streams such kernels fill the GPU and wait for ever. */
+    geometry->pdl &= (int64_t)geometry->grid[0] * geometry->grid[1] * geometry->grid[2] <= cuda->units;
     plan_fill_args(&geometry->args, p);
     if (family->tma != TMA_NONE) {
         const int keys = keys_of_load(variant);
