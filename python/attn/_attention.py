@@ -417,12 +417,11 @@ def _by_jax(q: Any, k: Any, v: Any, causal: Any, scale: Any, bias: Any, mask: An
             used_kv: Any, cu_q: Any, cu_kv: Any, max_q: Any, max_kv: Any, return_lse: bool,
             block_table: Any, ____: Any, used_q: Any, draft_mask: Any, offset: int,
             offsets: Any) -> Any:
-    """As forward() of _fast.py, for arrays of JAX, which cannot be written. None: on a GPU, with
-    offsets, and with what only servers need."""
-    from . import jax
-    if (not (block_table is used_q is draft_mask is offsets is None) or offset
-            or (not jax.is_traced(q) and q.device.platform != "cpu")):
+    """As forward() of _fast.py, for arrays of JAX, which cannot be written. None: with offsets, and
+    with what only servers need."""
+    if not (block_table is used_q is draft_mask is offsets is None) or offset:
         return None
+    from . import jax
     return jax.attention(q, k, v, causal=causal, scale=scale, window=window, softcap=softcap,
                          alibi=alibi, bias=bias, mask=mask, sink=sink, cu_seqlens_q=cu_q,
                          cu_seqlens_kv=cu_kv, max_seqlen_q=max_q, max_seqlen_kv=max_kv,

@@ -20,19 +20,14 @@ import torch
 
 from ._attention import attention, differentiable, needs_gradient
 from ._library import InvalidArgument, Unsupported
+from ._flash_options import (FP8, chunk_mask, pieces, places, scaled, wide, with_qv,
+                             without_gradient)
 from ._serving import append
 from .torch import _is_dynamo_compiling, _refuse_dropout, _rows
 
 Tensor = torch.Tensor
+Scales = Tuple[Optional[Tensor], Optional[Tensor], Optional[Tensor]]
 _INT = torch.int32
-
-
-def refuse(**options: Any) -> None:
-    """Raises for options that only FlashAttention has, unless they are None, 0 or False."""
-    for name, value in options.items():
-        if value is not None and (isinstance(value, Tensor) or value):
-            found = f"of shape {tuple(value.shape)}" if isinstance(value, Tensor) else value
-            raise Unsupported(f"{name} is {found}, expected none: libattn does not compute it")
 
 
 # ---- one call ----------------------------------------------------------------------------------
@@ -70,13 +65,13 @@ def _lengths(cu: Tensor, used: Optional[Tensor]) -> Tensor:
 
 
 def _ranges(q: Tensor, k: Tensor, v: Tensor, cu_q: Any, cu_k: Any, max_q: Any, max_k: Any,
-            used_q: Any, used_k: Any, first_k: Any) -> Tuple[Any, ...]:
+            used_q: Any, used_k: Any, first_k: Any, chunk: int) -> Tuple[Any, ...]:
     """q, k and v packed, and the options of attention() that say which rows count."""
     if cu_q is None:
         batch, max_q = q.shape[:2]
         cu_q = torch.arange(batch + 1, dtype=_INT, device=q.device) * max_q
         q = q.reshape(batch * max_q, *q.shape[2:])
-    bounds_q = _bounds(cu_q[:-1], _lengths(cu_q, used_q), cu_q[-1:])
+    starts_q, lengths_q = cu_q[:-1], _lengths(cu_q, used_q)
     if cu_k is None:
         batch, rows = k.shape[:2]
         (k, step), (v, step_v) = _packed(k), _packed(v)
@@ -87,12 +82,17 @@ def _ranges(q: Tensor, k: Tensor, v: Tensor, cu_q: Any, cu_k: Any, max_q: Any, m
         lengths = torch.full_like(starts, rows) if used_k is None else used_k
         if first_k is not None:
             starts, lengths = starts + first_k, lengths - first_k
-        bounds_k = _bounds(starts, lengths, k.shape[0])
+        total, most = k.shape[0], rows
         # The longest sequence. The CPU backend also checks the rows between the given ones.
         max_k = rows if q.is_cuda else rows + step
     else:
-        lengths = _lengths(cu_k, used_k)
-        bounds_k = _bounds(cu_k[:-1], lengths, cu_k[-1:])
+        starts, lengths = cu_k[:-1], _lengths(cu_k, used_k)
+        total, most = cu_k[-1:], max_k
+    if chunk:
+        starts_q, lengths_q, starts, lengths = pieces(starts_q, lengths_q, starts, lengths, chunk,
+                                                      most)
+    bounds_q = _bounds(starts_q, lengths_q, cu_q[-1:])
+    bounds_k = _bounds(starts, lengths, total)
     return q, k, v, dict(cu_seqlens_q=bounds_q, cu_seqlens_kv=bounds_k, max_seqlen_q=max_q,
                          max_seqlen_kv=max_k, used_kv=_every_other(lengths.to(_INT)))
 
@@ -103,30 +103,44 @@ def compute(q: Tensor, k: Tensor, v: Tensor, dropout_p: float, scale: Optional[f
             cu_k: Optional[Tensor] = None, max_q: Any = None, max_k: Any = None,
             used_q: Optional[Tensor] = None, used_k: Optional[Tensor] = None,
             first_k: Optional[Tensor] = None, want_lse: bool = True,
-            table: Optional[Tensor] = None) -> Tuple[Tensor, Any]:
+            table: Optional[Tensor] = None, qv: Optional[Tensor] = None,
+            scales: Scales = (None, None, None), chunk: int = 0,
+            cache: bool = False) -> Tuple[Tensor, Any]:
     """out and, if wanted, lse. first_k: the first visible key of each batch entry; used_k counts
-    keys from 0 on, also those before it. table: the block table; k and v are then pages."""
+    keys from 0 on, also those before it. table: the block table; k and v are then pages. scales: of
+    q, k and v, each (batch, heads_k). chunk: attention_chunk. cache: fp8 keys are read as such."""
     if _is_dynamo_compiling():  # the graph breaks here
         return _outside_of_graphs(q, k, v, dropout_p, scale, causal, window, softcap, alibi, sink,
                                   cu_q, cu_k, max_q, max_k, used_q, used_k, first_k, want_lse,
-                                  table)
+                                  table, qv, scales, chunk, cache)
     if sink is not None:
         sink = sink.reshape(-1).float()
     _refuse_dropout(dropout_p)
     left, right = window
     window = (-1 if left is None or left < 0 else left, -1 if right is None or right < 0 else right)
+    q = scaled(wide(q), scales[:2], cu_q)
+    k, v = (k, v) if cache else (wide(k), wide(v))
+    if qv is not None:
+        qv = scaled(wide(qv), scales[::2], cu_q)
+        q, k, v = with_qv(q, k, v, qv)
     q, k, v = _rows(q), _rows(k), _rows(v)
     shape = q.shape
     max_q, max_k = (x if x is None else int(x) for x in (max_q, max_k))
     mask, rows = None, {}  # rows: of q that exist
     train = table is None and needs_gradient(q, alibi, sink, k, v)
     if table is not None:
+        lengths = used_k if cu_k is None else _lengths(cu_k, used_k)
+        keys = table.shape[1] * k.shape[1]
+        first = 0 if first_k is None else first_k[:, None]
         if first_k is not None:  # positions count from the last key, so a mask suffices
-            keys = torch.arange(table.shape[1] * k.shape[1], device=q.device)
-            mask = (keys >= first_k[:, None])[:, None, None]
+            mask = (torch.arange(keys, device=q.device) >= first)[:, None, None]
+        if chunk:
+            rows_q = q.shape[1] if cu_q is None else _lengths(cu_q, used_q)[:, None]
+            same = chunk_mask(max_q or q.shape[1], rows_q, keys, first, lengths, chunk)
+            mask = same if mask is None else same & mask
         which = dict(cu_seqlens_q=cu_q, cu_seqlens_kv=None, max_seqlen_q=max_q, max_seqlen_kv=max_k,
-                     used_kv=used_k if cu_k is None else _lengths(cu_k, used_k))
-    elif (first_k is None and (cu_q is None) == (cu_k is None)
+                     used_kv=lengths)
+    elif (first_k is None and not chunk and (cu_q is None) == (cu_k is None)
           and (used_q is None or not train)):
         rows = {} if used_q is None else {"used_q": used_q}
         which = dict(cu_seqlens_q=cu_q, cu_seqlens_kv=cu_k, max_seqlen_q=max_q,
@@ -134,7 +148,7 @@ def compute(q: Tensor, k: Tensor, v: Tensor, dropout_p: float, scale: Optional[f
     else:
         if alibi is not None and alibi.dim() == 2:
             alibi = _every_other(alibi)
-        q, k, v, which = _ranges(q, k, v, cu_q, cu_k, max_q, max_k, used_q, used_k, first_k)
+        q, k, v, which = _ranges(q, k, v, cu_q, cu_k, max_q, max_k, used_q, used_k, first_k, chunk)
     options = dict(causal="bottom-right" if causal else None, scale=scale, window=window,
                    softcap=max(softcap, 0.0), alibi=alibi, bias=None, mask=mask, sink=sink, **which,
                    layout="bshd", threads=torch.get_num_threads() if q.is_cpu else 0)
@@ -142,7 +156,12 @@ def compute(q: Tensor, k: Tensor, v: Tensor, dropout_p: float, scale: Optional[f
     if table is not None:
         out, lse = attention(q, k, v, return_lse=True, block_table=table, **options)
     elif train:
-        out, lse = differentiable(q, k, v, *options.values())
+        try:
+            out, lse = differentiable(q, k, v, *options.values())
+        except Unsupported as error:
+            with torch.no_grad():
+                out, lse = attention(q, k, v, return_lse=True, **options, **rows)
+            out = without_gradient(out, error, q, k, v, alibi, sink)
     elif want_lse:
         out, lse = attention(q, k, v, return_lse=True, **options, **rows)
     else:
@@ -151,23 +170,13 @@ def compute(q: Tensor, k: Tensor, v: Tensor, dropout_p: float, scale: Optional[f
         out = out.view(*shape[:3], -1)
         if lse is not None:
             lse = lse.view(-1, *shape[:2]).transpose(0, 1).contiguous()
-    return out, lse
+    return scaled(out, scales[2:], cu_q), lse
 
 
 _outside_of_graphs = torch.compiler.disable(compute)
 
 
 # ---- a KV cache --------------------------------------------------------------------------------
-
-
-def _places(x: Tensor, cu: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
-    """For each row of x: its batch entry, and its place in that sequence."""
-    if cu is None:
-        return (torch.arange(x.shape[0], device=x.device)[:, None],
-                torch.arange(x.shape[1], device=x.device))
-    rows = torch.arange(x.shape[0], dtype=cu.dtype, device=x.device)
-    entry = torch.searchsorted(cu[1:-1].contiguous(), rows, right=True)
-    return entry, rows - cu[entry]
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, interleaved: bool) -> Tensor:
@@ -182,6 +191,13 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, interleaved:
     return torch.cat((turned.to(x.dtype), x[..., 2 * half:]), -1)
 
 
+def _entries(cache: Tensor, at: Tensor) -> Tensor:
+    """A copy of these entries. PyTorch does not index fp8."""
+    if cache.dtype in FP8:
+        return cache.view(torch.uint8)[at].view(cache.dtype)
+    return cache[at]
+
+
 _append = torch.compiler.disable(append)
 
 
@@ -192,6 +208,7 @@ def _append_rows(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tens
     """k and v into the cache; q, rotated. moves: query i is at the place of its key, else all are
     at that of the first. One launch does all where q has the rows of k."""
     cos, sin, interleaved, positions = rotary
+    k, v, cos, sin = wide(k), wide(v), wide(cos), wide(sin)
     rope, together = None, False
     if cos is not None:
         start = used if positions is None else positions
@@ -199,11 +216,11 @@ def _append_rows(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tens
             rope = tuple(x.contiguous() if x.dtype in (torch.float32, k.dtype)
                          else x.float().contiguous() for x in (cos, sin))
         else:
-            entry, place = _places(k, cu_new)
+            entry, place = places(k, cu_new)
             k = _rotate(k, cos, sin, start[entry] + place, interleaved)
         together = rope is not None and moves and cu_q is cu_new and q.shape[:-2] == k.shape[:-2]
         if not together:
-            of_q, place_q = _places(q, cu_q)
+            of_q, place_q = places(q, cu_q)
             q = _rotate(q, cos, sin, start[of_q] + (place_q if moves else 0 * place_q), interleaved)
     if table is None and (entries is not None or cu_new is not None):
         # an entry of the cache is a page
@@ -226,11 +243,13 @@ def with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optional[Tensor
                  causal: bool, window: Any, softcap: float, alibi: Optional[Tensor] = None,
                  sink: Optional[Tensor] = None, cu_q: Optional[Tensor] = None,
                  cu_new: Optional[Tensor] = None, max_q: Optional[int] = None,
-                 want_lse: bool = True, table: Optional[Tensor] = None) -> Tuple[Tensor, Any]:
+                 want_lse: bool = True, table: Optional[Tensor] = None,
+                 qv: Optional[Tensor] = None, scales: Scales = (None, None, None),
+                 chunk: int = 0) -> Tuple[Tensor, Any]:
     """Appends k and v to the cache at cache_seqlens, and computes q against all keys of it.
     rotary: cos, sin, interleaved, and the first position of each sequence (None: cache_seqlens).
     entries: the cache entry of each sequence."""
-    used = cache_seqlens
+    used, q = cache_seqlens, wide(q)
     if isinstance(used, int):
         batch = q.shape[0] if cu_q is None else cu_q.shape[0] - 1
         used = torch.full((batch,), used, dtype=_INT, device=q.device)
@@ -250,7 +269,7 @@ def with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optional[Tensor
     if entries is not None and table is not None:
         table = table[entries.long()]
     elif entries is not None:
-        k_cache, v_cache = k_cache[entries.long()], v_cache[entries.long()]
+        k_cache, v_cache = (_entries(x, entries.long()) for x in (k_cache, v_cache))
     return compute(q, k_cache, v_cache, 0.0, scale, causal, window, softcap, alibi, sink, cu_q,
                    None, max_q, None, None, None if used is None else used.to(_INT), first_k,
-                   want_lse, table)
+                   want_lse, table, qv, scales, chunk, True)

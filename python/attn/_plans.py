@@ -187,6 +187,16 @@ class Cache:
             plan.run(tensors, memory.address, stream)
 
 
+def driver_function(context: Context, name: str, *arguments: type) -> Callable[..., int]:
+    """A function of the driver that the context was opened with."""
+    found, error = c_void_p(), Error()
+    status = context.lib.attn_driver_function(context.handle, name.encode(), byref(found),
+                                              byref(error))
+    if status:
+        fail(status, error)
+    return ctypes.CFUNCTYPE(ctypes.c_int, *arguments)(found.value or 0)
+
+
 class _DriverMemory:
     """Memory of a GPU in its primary context, by the driver that the context was opened with."""
 
@@ -211,12 +221,7 @@ class _DriverMemory:
         self.address = address.value
 
     def _function(self, name: str, *arguments: type) -> Callable[..., int]:
-        found, error = c_void_p(), Error()
-        status = self.context.lib.attn_driver_function(self.context.handle, name.encode(),
-                                                       byref(found), byref(error))
-        if status:
-            fail(status, error)
-        return ctypes.CFUNCTYPE(ctypes.c_int, *arguments)(found.value or 0)
+        return driver_function(self.context, name, *arguments)
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         if getattr(self, "address", None) and not ending():

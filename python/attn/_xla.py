@@ -3,8 +3,8 @@
 
 The structs are those of xla/ffi/api/c_api.h, major version 0. Later minor versions only add fields
 at their ends, and XLA passes the size of each struct. The handler is a Python function that XLA
-calls through ctypes. Unlike a pure_callback it works on XLA's own buffers. The library computes
-without the GIL.
+calls through ctypes. Unlike a pure_callback it works on XLA's own buffers, and on a GPU on XLA's
+stream. The library computes without the GIL.
 
 One attribute, a string, describes a call: threads, direction, the field of attn_tensors that each
 argument and result is, and the bytes of attn_problem.
@@ -20,10 +20,10 @@ from ctypes import POINTER, Structure, c_char_p, c_int, c_int64, c_size_t, c_uin
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Tuple
 
-from ._library import TENSORS_SIZE, Tensors
-from ._plans import Cache, caches, keep, open_cache
+from ._library import TENSORS_SIZE, DeviceError, Tensors
+from ._plans import Cache, caches, driver_function, keep, open_cache
 
-TARGET = "attn_cpu"
+TARGET = "attn"
 FIELDS = [name for name, _ in Tensors._fields_]  # the first is its size
 _EXECUTE, _METADATA = 3, 1
 _F32 = 11  # XLA's number of float32; results of other types have 2 bytes
@@ -67,10 +67,17 @@ class _Failure(Structure):
                 ("code", c_int)]
 
 
+class _Stream(Structure):
+    _fields_ = [("size", c_size_t), ("extension", c_void_p), ("context", c_void_p),
+                ("stream", c_void_p)]
+
+
 class _Api(Structure):
     _fields_ = [("size", c_size_t), ("extension", c_void_p), ("version", _Version),
                 ("internal", c_void_p),
-                ("create_error", ctypes.CFUNCTYPE(c_void_p, POINTER(_Failure)))]
+                ("create_error", ctypes.CFUNCTYPE(c_void_p, POINTER(_Failure))),
+                ("get_message", c_void_p), ("destroy", c_void_p), ("register", c_void_p),
+                ("get_stream", ctypes.CFUNCTYPE(c_void_p, POINTER(_Stream)))]
 
 
 class _Frame(Structure):
@@ -94,8 +101,10 @@ class Call(NamedTuple):
         places = ",".join(str(FIELDS.index(name)) for name in self.fields)
         return f"{self.threads} {self.direction} {places} {int(self.clears)} {self.problem.hex()}"
 
-    def cache(self) -> Cache:
-        return caches.get((-1, self.threads)) or open_cache(-1, self.threads)
+    def cache(self, gpu: int) -> Cache:
+        """gpu: -1 is the CPU."""
+        key = gpu, self.threads if gpu < 0 else 0
+        return caches.get(key) or open_cache(*key)
 
 
 _known: Dict[bytes, Tuple[Call, List[int]]] = {}
@@ -116,10 +125,27 @@ def _bytes_of(buffer: _Buffer, item: int) -> int:
     return item
 
 
-def _execute(frame: _Frame) -> None:
+def _stream(frame: _Frame) -> Tuple[int, int]:
+    """The GPU whose context XLA has made current, and the stream of the call."""
+    asked = _Stream(ctypes.sizeof(_Stream), None, frame.context, None)
+    if frame.api.contents.get_stream(asked):
+        raise DeviceError("XLA names no stream")
+    gpu = c_int()
+    status = _driver(0, "cuCtxGetDevice", POINTER(c_int))(gpu)
+    if status:
+        raise DeviceError(f"no CUDA context is current: CUDA error {status}")
+    return gpu.value, asked.stream or 0
+
+
+def _driver(gpu: int, name: str, *arguments: type) -> Any:
+    return driver_function((caches.get((gpu, 0)) or open_cache(gpu, 0)).context, name, *arguments)
+
+
+def _execute(frame: _Frame, on_gpu: bool) -> None:
     span = frame.attributes.values[0].contents
     text = ctypes.string_at(span.text, span.length)
     call, places = _known.get(text) or _parse(text)
+    gpu, stream = _stream(frame) if on_gpu else (-1, 0)
     tensors = (ctypes.c_uint64 * len(FIELDS))(TENSORS_SIZE)
     inputs, results = frame.arguments, frame.results
     for i, place in enumerate(places):
@@ -127,8 +153,18 @@ def _execute(frame: _Frame) -> None:
         buffer = (inputs.buffers[i] if of_results < 0 else results.buffers[of_results]).contents
         tensors[place] = buffer.data or 0
         if of_results >= 0 and call.clears:
-            ctypes.memset(buffer.data, 0, _bytes_of(buffer, 4 if buffer.dtype == _F32 else 2))
-    call.cache().plan(call.problem, None, call.direction).run_on_cpu(bytes(tensors))
+            size = _bytes_of(buffer, 4 if buffer.dtype == _F32 else 2)
+            if not on_gpu:
+                ctypes.memset(buffer.data, 0, size)
+            elif _driver(gpu, "cuMemsetD8Async", ctypes.c_uint64, ctypes.c_ubyte, c_size_t,
+                         c_void_p)(buffer.data, 0, size, stream):
+                raise DeviceError("the results could not be cleared")
+    cache = call.cache(gpu)
+    plan = cache.plan(call.problem, None, call.direction)
+    if on_gpu:
+        cache.run_on_stream(plan, bytes(tensors), stream)
+    else:
+        plan.run_on_cpu(bytes(tensors))
 
 
 def _error(api: Any, error: BaseException) -> int:
@@ -150,19 +186,25 @@ def register(ffi: Any) -> None:
     if major != 0:
         raise ImportError(f"XLA's foreign function interface has version {major}.{_minor}, "
                           "expected 0")
-    ffi.register_ffi_target(TARGET, ffi.pycapsule(handler), platform="cpu")
+    for platform, handler in handlers.items():
+        ffi.register_ffi_target(TARGET, ffi.pycapsule(handler), platform=platform)
 
 
-@ctypes.CFUNCTYPE(c_void_p, POINTER(_Frame))
-def handler(pointer: Any) -> Any:
-    frame = pointer.contents
-    try:
-        if frame.extension and frame.extension.contents.type == _METADATA:
-            metadata = frame.extension.contents.metadata.contents
-            metadata.version.major, metadata.version.minor = 0, _minor
-            metadata.traits = 0
-        elif frame.stage == _EXECUTE:
-            _execute(frame)
-    except BaseException as error:  # KeyboardInterrupt too: the caller is not Python
-        return _error(frame.api, error)
-    return None
+def _handler(on_gpu: bool) -> Any:
+    @ctypes.CFUNCTYPE(c_void_p, POINTER(_Frame))
+    def handler(pointer: Any) -> Any:
+        frame = pointer.contents
+        try:
+            if frame.extension and frame.extension.contents.type == _METADATA:
+                metadata = frame.extension.contents.metadata.contents
+                metadata.version.major, metadata.version.minor = 0, _minor
+                metadata.traits = 0
+            elif frame.stage == _EXECUTE:
+                _execute(frame, on_gpu)
+        except BaseException as error:  # KeyboardInterrupt too: the caller is not Python
+            return _error(frame.api, error)
+        return None
+    return handler
+
+
+handlers = {"cpu": _handler(False), "CUDA": _handler(True)}

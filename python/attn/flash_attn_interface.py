@@ -4,8 +4,10 @@
 Same arguments, defaults and return values; attn.flash_attn lists the differences. num_splits,
 pack_gqa, sm_margin and scheduler_metadata change nothing: libattn chooses by itself.
 
-Invariant: what libattn does not compute (qv, fp8 scales, attention_chunk) raises attn.Unsupported
-with the reason.
+fp8 inputs are computed as bfloat16, and the result is bfloat16; an fp8 KV cache is read as it lies.
+As there, fp8, qv and a V wider than 256 have no gradients: the backward pass raises.
+
+Invariant: what libattn does not compute raises attn.Unsupported with the reason.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any, Optional, Tuple, Union
 
 import torch
 
-from ._flash import compute, refuse, with_kvcache
+from ._flash import compute, with_kvcache
 
 __all__ = ["flash_attn_combine", "flash_attn_func", "flash_attn_qkvpacked_func",
            "flash_attn_varlen_func", "flash_attn_with_kvcache", "get_scheduler_metadata"]
@@ -33,10 +35,9 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, softmax_scale: Optional[flo
                     sm_margin: int = 0, return_attn_probs: bool = False, *,
                     s_aux: Optional[Tensor] = None) -> Any:
     """As attn.flash_attn.flash_attn_func; return_attn_probs gives (out, lse)."""
-    refuse(qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale,
-           attention_chunk=attention_chunk)
     found = compute(q, k, v, 0.0, softmax_scale, causal, window_size, softcap, None, s_aux,
-                    want_lse=return_attn_probs)
+                    want_lse=return_attn_probs, qv=qv, scales=(q_descale, k_descale, v_descale),
+                    chunk=attention_chunk)
     return found if return_attn_probs else found[0]
 
 
@@ -74,11 +75,10 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
     sequence exist, from its first on. Rows of the result after them are not written, as in
     FlashAttention-3; where there are gradients they are 0, with lse = -inf. return_attn_probs gives
     (out, lse)."""
-    refuse(qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale,
-           attention_chunk=attention_chunk)
     found = compute(q, k, v, 0.0, softmax_scale, causal, window_size, softcap, None, s_aux,
                     cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_q, seqused_k,
-                    want_lse=return_attn_probs)
+                    want_lse=return_attn_probs, qv=qv, scales=(q_descale, k_descale, v_descale),
+                    chunk=attention_chunk)
     return found if return_attn_probs else found[0]
 
 
@@ -108,13 +108,12 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor,
     with cu_seqlens_k_new, so are k and v. rotary_seqlens: the first position of each sequence, in
     place of cache_seqlens. return_softmax_lse gives (out, lse, two empty tensors), where
     FlashAttention-3 returns the partial results of split-KV."""
-    refuse(qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale,
-           attention_chunk=attention_chunk)
     found = with_kvcache(q, k_cache, v_cache, k, v,
                          (rotary_cos, rotary_sin, rotary_interleaved, rotary_seqlens),
                          cache_seqlens, cache_batch_idx, cache_leftpad, softmax_scale, causal,
                          window_size, softcap, None, s_aux, cu_seqlens_q, cu_seqlens_k_new,
-                         max_seqlen_q, return_softmax_lse, page_table)
+                         max_seqlen_q, return_softmax_lse, page_table, qv,
+                         (q_descale, k_descale, v_descale), attention_chunk)
     return (*found, q.new_empty(0), q.new_empty(0)) if return_softmax_lse else found[0]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention of JAX arrays on the CPU, inside and outside of jax.jit.
+"""Attention of JAX arrays on CPUs and NVIDIA GPUs, inside and outside of jax.jit.
 
     import attn.jax
     o = attn.jax.attention(q, k, v, causal="bottom-right")
@@ -52,12 +52,14 @@ class _Form(NamedTuple):
     lse: Tuple[int, ...]
     packed: bool
     threads: int
+    gpu: int  # -1: the CPU
 
 
 def _call(form: _Form, direction: int, inputs: Dict[str, Array],
           results: Dict[str, jax.ShapeDtypeStruct]) -> Dict[str, Array]:
     call = Call(form.threads, direction, (*inputs, *results), form.packed, form.problem)
-    call.cache().plan(call.problem, None, direction)  # now, so that a refusal raises while tracing
+    # Now, so that a refusal raises while tracing.
+    call.cache(form.gpu).plan(call.problem, None, direction)
     run = jax.ffi.ffi_call(TARGET, tuple(results.values()), vmap_method="sequential")
     return dict(zip(results, run(*inputs.values(), call=call.text())))
 
@@ -156,9 +158,11 @@ def attention(q: Array, k: Array, v: Array, *, causal: Optional[str] = None,
     Array([0., 4., 8.], dtype=float32)
     """
     q, k, v = jnp.asarray(q), jnp.asarray(k), jnp.asarray(v)
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        if not is_traced(x) and any(d.platform != "cpu" for d in x.devices()):
-            raise Unsupported(f"{name} lies on {x.devices()}, expected a CPU")
+    platforms = {d.platform for x in (q, k, v) if not is_traced(x) for d in x.devices()}
+    platform = platforms.pop() if len(platforms) == 1 else jax.default_backend()
+    if platforms or platform not in ("cpu", "gpu"):
+        raise Unsupported(f"q, k and v lie on {sorted(platforms) or platform}, expected a CPU or an "
+                          "NVIDIA GPU")
     given: Dict[str, Any] = {"q": q, "k": k, "v": v, "bias": bias, "mask": mask, "sink": sink,
                              "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_kv": cu_seqlens_kv,
                              "used_kv": used_kv}
@@ -210,6 +214,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: Optional[str] = None,
         heads if slopes is not None and slopes.ndim == 2 else 0,
         sink=sink is not None, packed=(q.shape[row], k.shape[row]) if packed else None,
         used_kv=used_kv is not None), out,
-        (heads, q.shape[row]) if packed else (batch, heads, seq_q), packed, threads)
+        (heads, q.shape[row]) if packed else (batch, heads, seq_q), packed, threads,
+        0 if platform == "gpu" else -1)
     o, lse = _compiled(form, arrays)
     return (o, jax.lax.stop_gradient(lse)) if return_lse else o

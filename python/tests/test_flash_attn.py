@@ -25,10 +25,12 @@ def batch_of(batch, length, heads, dim=16, dtype=torch.float32):
 
 
 def reference(q, k, v, causal=False, window=(-1, -1), softcap=0.0, slopes=None, scale=None,
-              sink=None):
+              sink=None, chunk=0, qv=None):
     """One sequence, (rows, heads, dim), in float64; out and lse (heads, rows)."""
     q, k, v = (x.double() for x in (q, k, v))
     group = q.shape[1] // k.shape[1]
+    if qv is not None:
+        q, k = torch.cat((q, qv.double()), 2), torch.cat((k, v), 2)
     k, v = (x.repeat_interleave(group, 1) for x in (k, v))
     scores = torch.einsum("qhd,khd->hqk", q, k) * (scale or 1 / math.sqrt(q.shape[2]))
     if softcap:
@@ -40,6 +42,9 @@ def reference(q, k, v, causal=False, window=(-1, -1), softcap=0.0, slopes=None, 
     hidden = torch.zeros_like(distance, dtype=torch.bool)
     if causal:
         hidden |= distance < 0
+    if chunk:
+        hidden |= ((torch.arange(q.shape[0]) + k.shape[0] - q.shape[0])[:, None] // chunk
+                   != torch.arange(k.shape[0]) // chunk)
     if window[0] >= 0:
         hidden |= distance > window[0]
     if window[1] >= 0:
@@ -369,13 +374,143 @@ def test_pages(packed, size, more):
         assert torch.equal(pool[table.long()].flatten(1, 2), cache)
 
 
+# ---- what only FlashAttention-3 has ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 100])
+@pytest.mark.parametrize("options", [dict(), dict(causal=True), dict(window_size=(3, 2))])
+@pytest.mark.parametrize("seq_q, seq_k", [(7, 7), (3, 11), (11, 3)])
+def test_chunks(chunk, options, seq_q, seq_k):
+    inputs = [batch_of(2, n, heads).requires_grad_() for n, heads in
+              ((seq_q, 4), (seq_k, 2), (seq_k, 2))]
+    out, lse = fa3.flash_attn_func(*inputs, attention_chunk=chunk, return_attn_probs=True,
+                                   **options)
+    expected, expected_lse = of_batch(*inputs, chunk=chunk, **names(options))
+    close(out, expected)
+    close(lse, expected_lse)
+    d_out = torch.randn_like(out)
+    for one, other in zip(torch.autograd.grad(out, inputs, d_out),
+                          torch.autograd.grad(expected, inputs, d_out.double())):
+        close(one, other.double(), 1e-4)
+
+
+@pytest.mark.parametrize("chunk", [3, 5])
+def test_chunks_of_packed(chunk):
+    cu_q, cu_k = boundaries((5, 1, 9)), boundaries((7, 6, 3))
+    used_q, used_k = (torch.tensor(x, dtype=torch.int32) for x in ((5, 0, 3), (7, 4, 2)))
+    q, k, v = rows(15, 4), rows(16, 2), rows(16, 2)
+    out, lse = fa3.flash_attn_varlen_func(q, k, v, cu_q, cu_k, 9, 7, used_q, used_k, causal=True,
+                                          attention_chunk=chunk, return_attn_probs=True)
+    for b in range(3):
+        at, at_k = int(cu_q[b]), int(cu_k[b])
+        end, end_k = at + int(used_q[b]), at_k + int(used_k[b])
+        expected, expected_lse = reference(q[at:end], k[at_k:end_k], v[at_k:end_k], True,
+                                           chunk=chunk)
+        close(out[at:end], expected)
+        close(lse[:, at:end], expected_lse)
+
+
+@pytest.mark.parametrize("pages", [False, True])
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("first", [(0, 0), (1, 4)])
+def test_chunks_of_a_cache(pages, packed, first):
+    used, lengths = torch.tensor([5, 12], dtype=torch.int32), (3, 2) if packed else (3, 3)
+    q, cu = batch_of(2, 3, 4), boundaries(lengths)
+    k, v = batch_of(2, 12, 2), batch_of(2, 12, 2)
+    options = dict(cache_seqlens=used, causal=True, attention_chunk=4,
+                   cache_leftpad=torch.tensor(first, dtype=torch.int32) if any(first) else None)
+    if packed:
+        options.update(cu_seqlens_q=cu, max_seqlen_q=3)
+    if pages:
+        options["page_table"] = torch.arange(6, dtype=torch.int32).view(2, 3)
+    out = fa3.flash_attn_with_kvcache(
+        torch.cat([q[0], q[1, :2]]) if packed else q,
+        *(x.view(6, 4, 2, 16) if pages else x for x in (k, v)), **options)
+    for b in range(2):
+        keys = slice(first[b], int(used[b]))
+        expected = reference(q[b, :lengths[b]], k[b, keys], v[b, keys], True, chunk=4)[0]
+        close(out[cu[b]:cu[b + 1]] if packed else out[b], expected)
+
+
+def test_qv():
+    q, qv = batch_of(2, 5, 4), batch_of(2, 5, 4, 24)
+    both = batch_of(2, 9, 2, 40)
+    v, k = both[..., :24], both[..., 24:]
+    expected = torch.stack([reference(*one[:3], causal=True, qv=one[3])[0]
+                            for one in zip(q, k, v, qv)])
+    for keys in (k, k.clone()):  # beside v in memory, and not
+        close(fa3.flash_attn_func(q, keys, v, causal=True, qv=qv), expected)
+        close(fa3.flash_attn_with_kvcache(q, keys, v, qv=qv, cache_seqlens=9, causal=True),
+              expected)
+    from attn._flash_options import with_qv
+    assert with_qv(q, k, v, qv)[1].data_ptr() == v.data_ptr()
+
+
+def in_fp8(*shape):
+    return torch.randn(*shape).to(torch.float8_e4m3fn)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_fp8(packed):
+    q, k, v = in_fp8(2, 5, 4, 16), in_fp8(2, 9, 2, 16), in_fp8(2, 9, 2, 16)
+    scales = [torch.rand(2, 2) + 0.5 for _ in range(3)]
+    q_scale, k_scale, v_scale = (x[:, None, :, None] for x in scales)
+    expected = of_batch(q.float() * q_scale.repeat_interleave(2, 2), k.float() * k_scale,
+                        v.float() * v_scale, causal=True)[0]
+    options = dict(zip(("q_descale", "k_descale", "v_descale"), scales), causal=True)
+    if packed:
+        out = fa3.flash_attn_varlen_func(*(x.flatten(0, 1) for x in (q, k, v)),
+                                         boundaries((5, 5)), boundaries((9, 9)), 5, 9, **options)
+        out = out.view(2, 5, 4, 16)
+    else:
+        out = fa3.flash_attn_func(q, k, v, **options)
+    assert out.dtype == torch.bfloat16
+    close(out, expected, 2e-2)
+
+
+@pytest.mark.parametrize("extra", ["", "pages", "batch_idx"])
+def test_fp8_cache(extra):
+    """New rows are stored as they are."""
+    used = torch.tensor([3, 9], dtype=torch.int32)
+    q, k, v = in_fp8(2, 2, 4, 16), in_fp8(2, 2, 2, 16), in_fp8(2, 2, 2, 16)
+    caches = [in_fp8(2, 12, 2, 16) for _ in range(2)]
+    order = [1, 0] if extra == "batch_idx" else [0, 1]
+    given = [x.clone() for x in caches]
+    options = {"batch_idx": dict(cache_batch_idx=torch.tensor(order, dtype=torch.int32)),
+               "pages": dict(page_table=torch.arange(6, dtype=torch.int32).view(2, 3))}.get(extra, {})
+    if extra == "pages":
+        given = [x.view(6, 4, 2, 16) for x in given]
+    out = fa3.flash_attn_with_kvcache(q, *given, k, v, cache_seqlens=used, causal=True, **options)
+    caches = [x.float() for x in caches]
+    for b, entry in enumerate(order):
+        end = int(used[b]) + 2
+        for cache, new in zip(caches, (k, v)):
+            cache[entry, end - 2:end] = new[b].float()
+        expected = reference(q[b].float(), *(x[entry, :end] for x in caches), True)[0]
+        close(out[b], expected, 2e-2)
+    for found, cache in zip(given, caches):
+        assert torch.equal(found.view(2, 12, 2, 16).float(), cache)
+
+
+def test_no_gradient(monkeypatch):
+    """What has no gradient raises in the backward pass, not before."""
+    def refuse(*_):
+        raise attn.Unsupported("no kernel")
+    monkeypatch.setattr("attn._flash.differentiable", refuse)
+    q = batch_of(1, 5, 2).requires_grad_()
+    out = fa3.flash_attn_func(q, q, q, causal=True)
+    close(out, of_batch(q, q, q, causal=True)[0])
+    with pytest.raises(attn.Unsupported, match="no kernel"):
+        out.sum().backward()
+
+
 # ---- refusals ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("function, options, what", [
     (fa2.flash_attn_func, dict(dropout_p=0.1), "dropout_p is 0.1"),
-    (fa3.flash_attn_func, dict(attention_chunk=4), "attention_chunk is 4"),
-    (fa3.flash_attn_func, dict(qv=torch.zeros(1, 5, 2, 8)), r"qv is of shape \(1, 5, 2, 8\)"),
+    (fa2.flash_attn_varlen_func, dict(cu_seqlens_q=None, cu_seqlens_k=None, max_seqlen_q=5,
+                                      max_seqlen_k=5, dropout_p=1), "dropout_p is 1"),
 ])
 def test_unsupported(function, options, what):
     q = batch_of(1, 5, 2)

@@ -15,7 +15,7 @@ import attn
 import model
 import numpy as np
 import pytest
-from attn import _arrays, _library, _plans
+from attn import _arrays, _library, _plans, _problem, _xla
 
 CODES = {"float32": (2, 32), "float16": (2, 16), "int32": (0, 32)}
 
@@ -251,3 +251,81 @@ def test_left_padding_as_packed_sequences(gpu, allocated, rows):
                                mask=mask[:, None, None])[0]
     found = out.read().reshape(heads, batch, rows, dim).swapaxes(0, 1)
     np.testing.assert_allclose(found.astype(np.float64), expected, 4e-3, 4e-3)
+
+
+# ---- XLA's calls -------------------------------------------------------------------------------
+
+
+def xla_call(call, inputs, results):
+    """What XLA's GPU client does: _xla's handler, on the current context. The message of an error,
+    or None."""
+    messages, kept = [], []
+
+    def create_error(failure):
+        messages.append(failure.contents.message.decode())
+        return 1
+
+    def get_stream(asked):
+        asked.contents.stream = None
+        return None
+
+    def buffers(arrays):
+        each = (ctypes.POINTER(_xla._Buffer) * len(arrays))()
+        for i, x in enumerate(arrays):
+            dims = (c_int64 * len(x.shape))(*x.shape)
+            code = _xla._F32 if x.dtype == np.float32 else 10
+            buffer = _xla._Buffer(0, None, code, x.memory.address, len(x.shape), dims)
+            kept.extend((dims, buffer))
+            each[i] = ctypes.pointer(buffer)
+        return _xla._Buffers(0, None, len(arrays), None, each)
+
+    text = call.text().encode()
+    span = _xla._Span(ctypes.cast(ctypes.c_char_p(text), c_void_p), len(text))
+    values = (ctypes.POINTER(_xla._Span) * 1)(ctypes.pointer(span))
+    fields = dict(_xla._Api._fields_)
+    api = _xla._Api(create_error=fields["create_error"](create_error),
+                    get_stream=fields["get_stream"](get_stream))
+    frame = _xla._Frame(0, None, ctypes.pointer(api), None, _xla._EXECUTE, buffers(inputs),
+                        buffers(results), _xla._Attributes(0, None, 1, None, None, values))
+    memory = inputs[0].memory
+    assert memory._push(memory._primary) == 0
+    try:
+        failed = _xla.handlers["CUDA"](ctypes.pointer(frame))
+    finally:
+        memory._pop(byref(c_void_p()))
+    assert bool(failed) == bool(messages)
+    return messages[0] if messages else None
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_xla(gpu, packed):
+    heads, dim, lengths = 2, 64, (40, 24)
+    rows, batch = (sum(lengths), 2) if packed else (lengths[0], 2)
+    shape = (heads, rows + 8, dim) if packed else (batch, heads, rows, dim)  # 8 rows of no sequence
+    arrays = [random(shape, np.float16, seed) for seed in (1, 2, 3)]
+    step = shape[-2] * dim
+    strides = (0 if packed else heads * step, step, dim)
+    inputs, names = [OnGpu(gpu, x) for x in arrays], ["q", "k", "v"]
+    if packed:
+        cu = np.array([0, lengths[0], rows], np.int32)
+        inputs += [OnGpu(gpu, cu), OnGpu(gpu, cu)]
+        names += ["cu_seqlens_q", "cu_seqlens_kv"]
+    out = OnGpu(gpu, np.full(shape, np.nan, np.float16))
+    lse = OnGpu(gpu, np.full(shape[:-1], np.nan, np.float32))
+    longest = max(lengths) if packed else rows
+
+    def call_of(dim_v):
+        return _xla.Call(0, _library.FORWARD, (*names, "o", "lse"), packed, _problem.problem(
+            dtype=_library.FP16, sizes=(batch, heads, heads, longest, longest, dim, dim_v),
+            q=strides, k=strides, v=strides, o=strides, causal=_library.CAUSAL["top-left"],
+            packed=(shape[-2],) * 2 if packed else None))
+    assert xla_call(call_of(dim), inputs, [out, lse]) is None
+    parts = [slice(0, lengths[0]), slice(lengths[0], rows)] if packed else [slice(0, rows)]
+    for part in parts:
+        one = [(x[None] if packed else x)[:, :, part] for x in arrays]
+        expected, _ = model.attention(*one, causal="top-left")
+        found = (out.read()[None] if packed else out.read())[:, :, part]
+        np.testing.assert_allclose(found.astype(np.float32), expected, 2e-3, 2e-3)
+    if packed:
+        assert not out.read()[:, rows:].any()  # cleared
+    assert "head_dim_v = 7" in xla_call(call_of(7), inputs, [out, lse])

@@ -156,8 +156,8 @@ def test_vmap():
 
 def test_nothing_is_copied(monkeypatch):
     seen, original = [], _xla._execute
-    monkeypatch.setattr(_xla, "_execute", lambda frame: (seen.append(
-        {frame.arguments.buffers[i].contents.data for i in range(3)}), original(frame)))
+    monkeypatch.setattr(_xla, "_execute", lambda frame, on_gpu: (seen.append(
+        {frame.arguments.buffers[i].contents.data for i in range(3)}), original(frame, on_gpu)))
     arrays = qkv()
     attn.jax.attention(*arrays).block_until_ready()
     assert seen == [{x.unsafe_buffer_pointer() for x in arrays}]

@@ -62,8 +62,10 @@ def test_forward_and_gradients_on_the_cpu(replaced, options, rows_first):
 @pytest.mark.parametrize("rows_first", [False, True])
 def test_results_have_the_forms_that_compiled_graphs_expect(replaced, rows_first):
     q, k, v = tensors(keys=9, rows_first=rows_first)
-    for name, kind in (("_scaled_dot_product_flash_attention_for_cpu", "CPU"),
-                       ("_scaled_dot_product_flash_attention", "CUDA")):
+    operators = [("_scaled_dot_product_flash_attention_for_cpu", "CPU")]
+    if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 8):  # 2.5 has another seed
+        operators.append(("_scaled_dot_product_flash_attention", "CUDA"))
+    for name, kind in operators:
         function, meta = _registry.OPERATORS[name, kind], [x.to("meta") for x in (q, k, v)]
         found, wanted = function(q, k, v), getattr(aten, name)(*meta)
         for x, y in zip(found, wanted):

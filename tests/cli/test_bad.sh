@@ -13,6 +13,7 @@ refuses "no verb" "no verb"
 refuses "unknown verb" "unknown verb 'xyz'; attest --help lists them" xyz
 refuses "a verb misspelled" "unknown verb 'atn', did you mean attn?" atn
 refuses "help misspelled" "unknown verb 'helo', did you mean help?" helo
+refuses "version misspelled" "unknown verb 'vresion', did you mean version?" vresion
 refuses "help of an unknown verb" "unknown verb 'pln', did you mean plan?" help pln
 refuses "an option misspelled" "unknown option '--sqe-kv', did you mean --seq-kv?" plan --sqe-kv 3
 refuses "sizes with an end missing" "'64,' is not a whole number" plan --seq 64,

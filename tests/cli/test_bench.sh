@@ -27,6 +27,12 @@ accepts "backward: by variant" bench $small --variant cpu_backward_c --json
 says "backward: as JSON" '"direction": "backward"'
 accepts "backward: each variant" bench $small --direction backward --all-variants
 says "backward: each variant: has them" "cpu_backward_c"
+# On a terminal a table ends with a chart, whose longest bar is full.
+script -qec "'$attest' bench --heads 2 --dim 16 --seq 16,64 --seconds 0.2 --width 50" /dev/null >terminal
+holds "chart" grep -q 'S64 D16 .* ##############################  *[0-9.]*' terminal
+holds "chart: two bars" [ "$(grep -c ' ##*  *[0-9.]*.$' terminal)" -eq 2 ]
+accepts "no chart" bench --heads 2 --dim 16 --seq 16,64 --seconds 0.2 --width 50
+holds "no chart: elsewhere" [ "$(grep -c '##' stdout)" -eq 0 ]
 accepts "samples" bench $small --json --samples --cache all --width 50
 holds "samples: two rows" [ "$(grep -c '"p50_seconds"' stdout)" -eq 2 ]
 says "settled" '"settled": true'

@@ -70,7 +70,10 @@ static int run_verb(const char *name, int argc, char **argv) {
         }
         like = spelled_like(name, strlen(name), VERBS[i].name, &least) ? VERBS[i].name : like;
     }
-    like = spelled_like(name, strlen(name), "help", &least) ? "help" : like;
+    static const char *const OTHERS[] = {"help", "version"};
+    for (int i = 0; i < 2; i++) {
+        like = spelled_like(name, strlen(name), OTHERS[i], &least) ? OTHERS[i] : like;
+    }
     return complain("unknown verb '%s'%s%s%s attest --help lists them", name,
                     *like != '\0' ? ", did you mean " : "", like, *like != '\0' ? "?" : ";");
 }

@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "attn_inspect.h"
 #include "base/args.h"
@@ -21,6 +22,14 @@
 #include "device/runner.h"
 #include "stages/bench/measure.h"
 #include "stages/bench/regret.h"
+
+enum { MOST_BARS = 256, BAR_WIDTH = 30 };
+
+/* A line of the chart. */
+struct bar {
+    char label[64];
+    double rate;
+};
 
 struct request {
     struct runner runner;
@@ -41,7 +50,9 @@ struct request {
     struct json out;
     int count, outcomes[OUTCOMES]; /* measurements, and of each outcome */
     int timings, unsettled;        /* and those whose interval stayed wider than requested */
-    attn_error why;                /* of the last that was not timed */
+    struct bar bars[MOST_BARS];
+    int bar_count;
+    attn_error why; /* of the last that was not timed */
 };
 
 enum { MODE_ALL = MODE_COUNT };
@@ -131,16 +142,24 @@ static void print_device(const attn_device *device) {
     }
 }
 
+static const char *unit_of(const struct request *request) {
+    return runner_wants_gpu(&request->runner) ? "TFLOP/s" : "GFLOP/s";
+}
+
 /* The columns of a timing. */
 static void print_heading(const struct request *request) {
     printf("%-7s %-5s %11s %23s %11s %11s %11s %9s %8s %8s\n", "mode", "cache", "p50 us", "95 % CI",
-           "p90 us", "p99 us", "min us", runner_wants_gpu(&request->runner) ? "TFLOP/s" : "GFLOP/s",
-           "samples", "host us");
+           "p90 us", "p99 us", "min us", unit_of(request), "samples", "host us");
+}
+
+/* FLOP a second, in the unit of the heading. */
+static double rate_of(const struct request *request, const struct measurement *m,
+                      const struct timing *timing) {
+    return (runner_wants_gpu(&request->runner) ? 1e-12 : 1e-9) * m->flops / timing->stats.p50;
 }
 
 static void print_timing(const struct request *request, const struct measurement *m,
                          const struct timing *timing) {
-    const bool gpu = runner_wants_gpu(&request->runner);
     const struct stats *stats = &timing->stats;
     char host[16] = "";
     if (!isnan(timing->host)) {
@@ -149,7 +168,7 @@ static void print_timing(const struct request *request, const struct measurement
     printf("%-7s %-5s %11.2f %10.2f to %9.2f %11.2f %11.2f %11.2f %9.1f %8zu %8s\n",
            MODE_NAMES[timing->mode], CACHE_STATE_NAMES[timing->cache], 1e6 * stats->p50,
            1e6 * stats->low, 1e6 * stats->high, 1e6 * stats->p90, 1e6 * timing->p99.value,
-           1e6 * stats->min, (gpu ? 1e-12 : 1e-9) * m->flops / stats->p50, stats->count, host);
+           1e6 * stats->min, rate_of(request, m, timing), stats->count, host);
 }
 
 /* "clocks    1965 to 1980 MHz, memory 3201, 412 W, 52 C; held by: power cap" */
@@ -183,8 +202,37 @@ static void print_block(const struct request *request, const struct measurement 
     }
 }
 
+/* A bar is named by what differs from row to row. */
+static void add_bar(struct request *request, const struct measurement *m, const char *problem,
+                    const struct timing *timing) {
+    if (request->bar_count < MOST_BARS) {
+        struct bar *bar = &request->bars[request->bar_count++];
+        const bool several = m->row_count > 1;
+        snprintf(bar->label, sizeof bar->label, "%.46s%s%s%s%s",
+                 request->all_variants ? m->variant : problem, several ? " " : "",
+                 several ? MODE_NAMES[timing->mode] : "", several ? " " : "",
+                 several ? CACHE_STATE_NAMES[timing->cache] : "");
+        bar->rate = rate_of(request, m, timing);
+    }
+}
+
+/* On a terminal: the rates of the table, as bars. */
+static void print_chart(const struct request *request) {
+    double most = 0;
+    for (int i = 0; i < request->bar_count; i++) {
+        most = fmax(most, request->bars[i].rate);
+    }
+    printf("\n%s\n", unit_of(request));
+    for (int i = 0; i < request->bar_count && most > 0; i++) {
+        const struct bar *bar = &request->bars[i];
+        const int length = (int)lround(BAR_WIDTH * bar->rate / most);
+        printf("%-58s %.*s%.*s %.1f\n", bar->label, length, "##############################",
+               BAR_WIDTH - length, "                              ", bar->rate);
+    }
+}
+
 /* One of a table. */
-static void print_row(const struct request *request, const struct measurement *m) {
+static void print_row(struct request *request, const struct measurement *m) {
     char text[256];
     problem_text(&m->problem, text, sizeof text);
     if (m->outcome != OUTCOME_TIMED) {
@@ -194,6 +242,7 @@ static void print_row(const struct request *request, const struct measurement *m
     for (int i = 0; m->outcome == OUTCOME_TIMED && i < m->row_count; i++) {
         printf("%-36s %-36s ", text, m->variant);
         print_timing(request, m, &m->rows[i].timing);
+        add_bar(request, m, text, &m->rows[i].timing);
     }
     fflush(stdout); /* a table that grows while one looks */
 }
@@ -296,6 +345,9 @@ static int exit_code(const struct request *request) {
         return complain("bench: nothing was timed: %s", request->why.text);
     }
     if (!request->json && is_table(request)) {
+        if (isatty(STDOUT_FILENO) == 1 && request->bar_count > 1) {
+            print_chart(request);
+        }
         printf("\n%d result%s, each checked against the double-precision reference before it was "
                "timed\n",
                timed, timed == 1 ? "" : "s");
