@@ -422,13 +422,23 @@ def plant_local_lse():
     original = _parts.backward
 
     def backward(run, d_o, q, k, v, o, lse, *others):
-        original(run, d_o, q, k, v, o, lse + 0.01, *others)
+        return original(run, d_o, q, k, v, o, lse + 0.01, *others)
     _parts.backward = backward
+
+
+def plant_lost_sum():
+    """Parts that come after a merge replace it."""
+    original = _parts.Running._merged
+
+    def merged(self, dtype):
+        self._sum = []
+        return original(self, dtype)
+    _parts.Running._merged, _parts.HELD = merged, 1
 
 
 # The case that must find each, in a world of 3.
 FAULTS = {"skipped_step": "plain", "merge_order": "bits", "wrong_owner": "plain",
-          "shifted_rows": "plain", "local_lse": "plain"}
+          "shifted_rows": "plain", "local_lse": "plain", "lost_sum": "plain"}
 
 
 # ---- processes ---------------------------------------------------------------------------------
