@@ -3,8 +3,8 @@
  * blind.c - calls in which no query sees a key, such as those of a chunk after all queries: memsets
  * write their outputs, no kernel is launched.
  *
- * Invariant: what is written does not depend on what is in device memory; a problem whose lengths or
- * offsets lie there is not blind.
+ * Invariant: what is written does not depend on device memory. A problem whose lengths or offsets
+ * lie there is not blind.
  */
 #include "core/plan.h"
 #include "cuda/device.h"
