@@ -31,8 +31,8 @@ NODE = 8             # GPUs with NVLink between them
 ELEMENT, SUM = 2, 4  # bytes: bf16, and fp32 sums of dK and dV
 LAUNCH = 5e-6        # s, of a kernel in a step; assumed
 LATENCY = 10e-6      # s, of a message or collective; assumed
-HBM = 0.8 * 4.8e12   # B/s of attn_accumulate: 80 % of the data sheet; assumed
-MERGE = 10           # bytes per element of O that attn_accumulate moves
+HBM = 0.8 * 4.8e12   # B/s of merges and sums: 80 % of the data sheet; assumed
+MERGE, ADD = 4, 10   # bytes for an element of a part: of O, merged eight at a time; of dQ, into fp32
 
 # Backward, fp16, one H200: docs/lab/2026-11-18-backward-gpu.md. The small calls have head_dim 64.
 # (batch, heads, rows, dim, causal, microseconds)
@@ -118,7 +118,8 @@ class Kernels:
 
     def merge(self, rows):
         """Of parts of O, or of dQ (dK and dV have fewer heads)."""
-        return LAUNCH + MERGE * self.model.heads * rows * self.model.dim / HBM
+        part = MERGE if self.factor == 1.0 else ADD
+        return LAUNCH + part * self.model.heads * rows * self.model.dim / HBM
 
     def best(self, tokens, gpus):
         """An equal share of the whole sequence, at the highest measured rate."""

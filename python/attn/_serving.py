@@ -352,6 +352,7 @@ def accumulate(o: Any, lse: Any, o_part: Any, lse_part: Any, *, out: Any = None,
     o, lse: the sum, float32; o has the shape and the strides of o_part. lse = -inf begins a sum: o
         may then hold anything, NaN too.
     o_part, lse_part: a part, as merge() takes them: float32, float16 or bfloat16, and float32.
+    lse, lse_part = None: the plain sum o += o_part, such as that of partial gradients.
     out: for the last part: takes the result, in float32, float16 or bfloat16; o is only read.
     layout, threads, stream: as in merge().
 
@@ -374,8 +375,13 @@ def accumulate(o: Any, lse: Any, o_part: Any, lse_part: Any, *, out: Any = None,
     _check_rows("o_part", part)
     shape = _shape_lse(part, head, row)
     _, total = _output("o", o, part.shape, FP32, o_part, part.device, where)
-    _, sums = _output("lse", lse, shape, FP32, o_part, part.device, where)
-    part_sums = _arrays.view("lse_part", lse_part, where, (FP32,))
+    if (lse is None) != (lse_part is None):
+        raise InvalidArgument(f"{'lse' if lse is None else 'lse_part'} is None, expected both or none "
+                              "of lse and lse_part")
+    logs = {}
+    if lse is not None:
+        logs["lse"] = _output("lse", lse, shape, FP32, o_part, part.device, where)[1]
+        logs["lse_part"] = _arrays.view("lse_part", lse_part, where, (FP32,))
     views = {"o_part": part, "o": total}
     if out is not None:
         dtype = _arrays.view("out", out, where, FLOATS).dtype
@@ -384,18 +390,18 @@ def accumulate(o: Any, lse: Any, o_part: Any, lse_part: Any, *, out: Any = None,
         _check_rows(name, array)
         _expect(f"the strides of {name}", free_strides(array.shape, array.strides),
                 free_strides(part.shape, part.strides))
-    for name, array in (("lse", sums), ("lse_part", part_sums)):
+    for name, array in logs.items():
         _check_lse(name, array, part, shape)
-    for name in ("o", "out"):
-        if name in views:
-            _own_memory(name, views)
-    _own_memory("lse", {"lse": sums, "lse_part": part_sums})
+    for name, others in (("o", views), ("out", views), ("lse", logs)):
+        if name in others:
+            _own_memory(name, others)
 
     target = views.get("out")
     plan = _merge_plan("attn_accumulate", threads, part, list(views.values()),
                        target.dtype if target else FP32, bshd)
-    _check(plan.context.lib.attn_accumulate, plan.handle, part.address, part_sums.address,
-           total.address, sums.address, target.address if target else None, where)
+    at = {name: array.address for name, array in logs.items()}
+    _check(plan.context.lib.attn_accumulate, plan.handle, part.address, at.get("lse_part"),
+           total.address, at.get("lse"), target.address if target else None, where)
     return o if out is None else out, lse
 
 

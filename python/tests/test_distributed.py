@@ -49,6 +49,13 @@ def test_rank_is_lost(said, case):
     assert found == ["", "rank 1 did not end it", ""]
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="PyTorch sees no NVIDIA GPU"))])
+def test_ranks_of_one_gpu(device):
+    program = [sys.executable, Path(__file__).with_name("ranks_gpu.py"), device]
+    assert subprocess.run(program[:2 + (device == "cpu")], timeout=600).returncode == 0
+
+
 # ---- without ranks -----------------------------------------------------------------------------
 
 

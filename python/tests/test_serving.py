@@ -178,6 +178,16 @@ def test_accumulated(dtype, layout):
                                rtol=1e-2 if dtype != torch.float32 else 1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_accumulated_without_lse(dtype):
+    parts = [torch.randn(2, HQ, 5, D).to(dtype) for _ in range(2)]
+    total, none = attn.accumulate(torch.ones(2, HQ, 5, D), None, parts[0], None)
+    out, _ = attn.accumulate(total, None, parts[1], None, out=torch.empty_like(parts[1]))
+    expected = torch.ones(2, HQ, 5, D) + parts[0]
+    assert none is None and torch.equal(total, expected)
+    assert torch.equal(out, (expected + parts[1]).to(dtype))
+
+
 def test_accumulated_refusals():
     o, lse = np.zeros((2, 3, 4, 8), np.float32), np.zeros((2, 3, 4), np.float32)
     part, part_lse = o.astype(np.float16), lse.copy()
@@ -186,6 +196,7 @@ def test_accumulated_refusals():
             ("the shape of o is", (o[:1], lse, part, part_lse), {}),
             ("the shape of lse_part", (o, lse, part, lse[:1]), {}),
             ("lse shares memory", (o, lse, part, lse), {}),
+            ("lse_part is None, expected both or none", (o, lse, part, None), {}),
             ("the strides of o", (o.transpose(1, 0, 2, 3).copy().transpose(1, 0, 2, 3), lse, part,
                                   part_lse), {}),
             ("o shares memory with out", (o, lse, part, part_lse), {"out": o}),

@@ -54,18 +54,16 @@ class _Parallel(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: _Call, q: Tensor, k: Tensor, v: Tensor, bias: Optional[Tensor],
                 alibi: Optional[Tensor], sink: Optional[Tensor], mask: Optional[Tensor]) -> Any:
-        options = call.options(bias, mask, alibi)
-        running = _parts.Running(q, v.shape[3], sink)
+        running = _parts.Running(q, v.shape[3], sink, call.options(bias, mask, alibi))
 
         def use(chunk: int, k: Tensor, v: Tensor) -> None:
             if not q.numel():
                 return
             for runs in call.geometry.runs(chunk):
-                running.add([(run.block.q0, run.block.q1, *_parts.forward(run, q, k, v, options))
-                             for run in runs])
+                running.add(runs, k, v)
 
         call.transport.forward(k, v, use)
-        o, lse = running.o.to(q.dtype), running.lse
+        o, lse = running.result()
         ctx.call = call
         ctx.save_for_backward(q, k, v, o, lse, bias, alibi, sink, mask)
         ctx.mark_non_differentiable(lse)
@@ -80,14 +78,11 @@ class _Parallel(torch.autograd.Function):
         d_o = d_o.contiguous()
         sums = _parts.Sums(q, options, (needs[4], needs[5]))
 
-        def use(chunk: int, k: Tensor, v: Tensor) -> Optional[List[Tensor]]:
-            runs = [run for some in call.geometry.runs(chunk) for run in some]
-            if not runs or not q.numel():
-                return None
-            found = [torch.zeros_like(x, dtype=torch.float32) for x in (k, v)]
-            for run in runs:
-                _parts.backward(run, d_o, q, k, v, o, lse, options, sums, *found)
-            return found
+        def use(chunk: int, k: Tensor, v: Tensor) -> List[_parts.KeyGradients]:
+            if not q.numel():
+                return []
+            return [_parts.backward(run, d_o, q, k, v, o, lse, options, sums)
+                    for runs in call.geometry.runs(chunk) for run in runs]
 
         dk, dv = call.transport.backward(k, v, use)
         d_sink = None

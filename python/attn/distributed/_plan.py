@@ -15,6 +15,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 from .._arguments import NO_WINDOW
 from .._library import InvalidArgument
 from ._chunks import ORDER
+from ._parts import HELD
 
 METHODS = tuple(name for name in ORDER if name != "auto")
 BACKWARD = 2.5  # flops of backward, of forward's
@@ -90,7 +91,8 @@ class _Model(NamedTuple):
             if after and steps > 1:
                 seconds += self.move(after)
                 sent += after
-        memory = 2 * (self.bytes_kv + (self.sums if self.gradients else 0))
+        memory = 2 * (self.bytes_kv + (self.sums if self.gradients else 0)) + \
+            min(steps, HELD) * self.bytes_o
         return Estimate(method, seconds, compute, sent, memory if steps > 1 else 0)
 
     def _passes(self, balanced: bool) -> float:

@@ -82,8 +82,8 @@ class Ring:
             mine, other = other, mine
 
     def backward(self, k: Tensor, v: Tensor, use: Use) -> Tuple[Tensor, Tensor]:
-        """use: gives dK and dV of a chunk, float32, or None. Sums travel one step after their
-        chunk: rank r adds to what ranks r - s to r - 1 have added."""
+        """use: gives parts of dK and dV of a chunk. Sums travel one step after their chunk: rank r
+        adds to what ranks r - s to r - 1 have added."""
         shape = _Shape(k, v, self.lengths)
         sizes = shape.sizes
         mine = shape.pack(k, v, self.rank, k.dtype)
@@ -104,9 +104,8 @@ class Ring:
                 work.wait()
             if step > 0:
                 total, incoming = incoming, total
-            if found is not None:
-                for place, part in zip(shape.views(total, chunk), found):
-                    place += part
+            for part in found:
+                part.add_to(*shape.views(total, chunk))
             if step + 1 < self.steps:
                 mine, other = other, mine
         if self.steps > 1:
@@ -140,10 +139,10 @@ class Gathered:
 
     def backward(self, k: Tensor, v: Tensor, use: Use) -> Tuple[Tensor, Tensor]:
         shape = _Shape(k, v, self.lengths)
-        found = use(0, *self._all(k, v))
-        if found is None:
-            found = [x.new_zeros((*x.shape[:2], sum(self.lengths), x.shape[3]),
-                                 dtype=torch.float32) for x in (k, v)]
+        found = [x.new_zeros((*x.shape[:2], sum(self.lengths), x.shape[3]), dtype=torch.float32)
+                 for x in (k, v)]
+        for part in use(0, *self._all(k, v)):
+            part.add_to(*found)
         if len(self.lengths) == 1:
             return found
         sent = torch.cat([x.flatten() for pair in zip(*(x.split(list(self.lengths), 2)

@@ -74,11 +74,14 @@ def parse(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
                         "shown")
     parser.add_argument("--host", action="store_true", help="what one call costs the caller, and "
                         "nothing else")
-    parser.add_argument("--check", action="store_true", help="of --host and --models: exit code 1 if "
-                        "a target is missed")
+    parser.add_argument("--ranks", nargs="*", type=int, metavar="N", help="context parallelism of N "
+                        "[2 4 8] ranks on one device beside one call, and nothing else")
+    parser.add_argument("--check", action="store_true", help="of --host, --models and --ranks: exit "
+                        "code 1 if a target is missed")
     parser.add_argument("--models", action="store_true", help="whole models with random weights, "
                         "and nothing else")
-    parser.add_argument("--tiny", action="store_true", help="of --models: small sizes, for a CPU")
+    parser.add_argument("--tiny", action="store_true", help="of --models and --ranks: small sizes, "
+                        "as on a CPU")
     parser.add_argument("--compile", action="store_true", help="of --models: works under "
                         "torch.compile instead")
     parser.add_argument("--judge", nargs="?", const=200, type=int, metavar="N", help="the peers and "
@@ -87,6 +90,8 @@ def parse(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.judge is not None and not 0 < options.judge <= 10 ** 6:
         parser.error(f"--judge: {options.judge} is not between 1 and 1000000")
+    if any(not 0 < n <= 8 for n in options.ranks or []):
+        parser.error(f"--ranks: {options.ranks} are not between 1 and 8")
     if options.peers is not None:
         options.peers = [name for name in options.peers.split(",") if name]
         known = PEERS if options.judge is None else judged.PEERS
@@ -161,7 +166,7 @@ def new_report(machine: Any, options: argparse.Namespace) -> Dict[str, Any]:
                             "before": machine.state()},
             "arguments": {key: value for key, value in vars(options).items()
                           if key not in ("lib", "fa3", "json", "show", "picture", "host", "check",
-                                         "models", "tiny", "compile", "judge")},
+                                         "models", "tiny", "compile", "judge", "ranks")},
             "rows": []}
 
 
@@ -302,6 +307,9 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
             if options.models:
                 from .models import run_models
                 return run_models(machine, options)
+            if options.ranks is not None:
+                from .ranks import run_ranks
+                return run_ranks(machine, options)
             report = new_report(machine, options)
             code = run(machine, options, report)
     except NotRun as error:
