@@ -134,8 +134,8 @@ static void hold_out(struct finding *f, const attn_problem *problem) {
     const struct class_limits most = shapes_limits(targets);
     if (held->count < EVOLVE_SHAPES / 2 && attn_problem_resolve(problem, &p, &why) == ATTN_OK &&
         shapes_same_class(&p, &targets->problems[0]) && shape_rows(&p) <= most.rows &&
-        p.seq_q <= most.queries && p.seq_kv <= most.keys && !is_among(targets, &p) && !is_among(held, &p) && baseline_of(f, &p, name, &why) &&
-        is_baseline(f, name)) {
+        p.seq_q <= most.queries && p.seq_kv <= most.keys && !is_among(targets, &p) &&
+        !is_among(held, &p) && baseline_of(f, &p, name, &why) && is_baseline(f, name)) {
         held->problems[held->count++] = p;
     }
 }

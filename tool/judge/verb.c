@@ -286,7 +286,7 @@ static bool judge_all(struct request *r, struct report *report, attn_error *why)
 
 /* The words of the command line without those that say which cases, and how they are shown. */
 static void print_repeat(const struct request *r, FILE *out, int64_t number) {
-    static const char *const left_out[] = {"--cases", "--first", "--case",  "--seed",
+    static const char *const left_out[] = {"--cases", "--first", "--case",   "--seed",
                                            "--time",  "--peer",  "--rounds", "--seconds"};
     fprintf(out, "attest judge");
     for (int i = 0; i < r->argc; i++) {

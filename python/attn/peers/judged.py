@@ -34,7 +34,7 @@ ROWS = (*OURS, *PEERS, COMPILED)
 COLUMNS = ("right", "wrong", "imprecise", "NaN leaks", "not repeatable", "stray write", "late",
            "crash", "refused")
 SCHEMA = "attn-judged/1"
-SECONDS = 120  # of a call: the first compiles
+SECONDS = 60  # of a call: the first compiles
 MEMORY = 1 << 16  # MiB that a peer may allocate: CUDA reserves more than it uses
 PART = {"forward": 1000, "backward": 400}  # cases of a part, unless the peer refuses many of them
 MOST = 8  # times N cases, however many are refused
@@ -131,7 +131,8 @@ def flex_compiled(q: Any, k: Any, v: Any, causal: bool = False, scale: Optional[
     import torch
     from torch.nn.attention.flex_attention import flex_attention
     # With a limit the function would silently not be compiled after a few shapes.
-    torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = 1 << 20
+    torch._dynamo.config.recompile_limit = 1 << 20
+    torch._dynamo.config.accumulated_recompile_limit = 1 << 20
     call = torch.compile(flex_attention, dynamic=True, fullgraph=True)
     return through_flex(call, q, k, v, causal, scale, mask)
 
