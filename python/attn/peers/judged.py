@@ -33,6 +33,7 @@ COMPILED = "flex_compiled"  # on a GPU; compiles a kernel for most cases, so it 
 ROWS = (*OURS, *PEERS, COMPILED)
 COLUMNS = ("right", "wrong", "imprecise", "NaN leaks", "not repeatable", "stray write", "late",
            "crash", "refused")
+ROOT = Path(__file__).resolve().parents[3]  # of the sources; commands that repeat a case run there
 SCHEMA = "attn-judged/1"
 SECONDS = 60  # of a call: the first compiles
 MEMORY = 1 << 16  # MiB that a peer may allocate: CUDA reserves more than it uses
@@ -197,7 +198,8 @@ class Row:
         for failure in part["failures"]:
             if failure["judged"] not in kinds:
                 kinds.append(failure["judged"])
-                report["failures"].append(failure)
+                repeat = failure["repeat"].replace(f"{ROOT}/", "").replace(sys.executable, "python3")
+                report["failures"].append({**failure, "repeat": repeat})
         if not part["cases"]:
             report["reason"] = part["reason"] or "no case was run"
 
