@@ -56,6 +56,11 @@ for program in "objects pointers shapes heap" "textures plane memory deep surfac
     done
 done
 accepts "without checks" exec --checks none --threads 1 ./good
+"$attest" nvcc -std=c++17 -o arguments arguments.cu
+for seed in 1 2 3 4; do
+    accepts "random calls of the runtime, seed $seed" exec ./arguments $seed 300
+    says "random calls, seed $seed" "ok arguments, "
+done
 
 # ---- bugs ------------------------------------------------------------------------------------
 

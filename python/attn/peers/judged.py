@@ -198,7 +198,8 @@ class Row:
         for failure in part["failures"]:
             if failure["judged"] not in kinds:
                 kinds.append(failure["judged"])
-                repeat = failure["repeat"].replace(f"{ROOT}/", "").replace(sys.executable, "python3")
+                repeat = failure["repeat"].replace(f"{ROOT}/", "")
+                repeat = repeat.replace(sys.executable, "python3")
                 report["failures"].append({**failure, "repeat": repeat})
         if not part["cases"]:
             report["reason"] = part["reason"] or "no case was run"
