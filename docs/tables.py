@@ -27,6 +27,8 @@ BLOCKS = {  # which file has which tables, each once
     "docs/benchmarks.md": ["summary", "fp16", "bf16", "middle", "decode", "use", "models", "bwd",
                            "paged", "mixed", "fp8", "mla", "pack", "pack_run", "eager", "host",
                            "cpu", "cpu_run"],
+    "docs/judge.md": ["judged"],
+    "docs/evolve.md": ["searches"],
 }
 HEADLINE = [  # the rows of README: file, shape
     ("fp16", "B2 H8 S512 D64"),
@@ -305,7 +307,50 @@ def cpu_run():
                 f"{size[1]} on {xeon['threads']}.")
 
 
+def judged():
+    """A table for each recorded run of `attn.peers --judge` and each direction."""
+    columns = ["right", "wrong", "imprecise", "NaN leaks", "not repeatable", "stray write", "late",
+               "crash", "refused"]
+    blocks = []
+    for path in sorted((ROOT / "results").glob("judge-*.json")):
+        run = load(path.name)
+        for direction in ("forward", "backward"):
+            lines = []
+            for name, row in run[direction].items():
+                counts = [row["counts"].get(column, 0) for column in columns]
+                if sum(counts) != row["cases"] or not row["cases"]:
+                    raise Bad(f"{path.name}: {direction} {name}: not all cases are counted")
+                lines.append([name, str(row["cases"])] + [str(count or "") for count in counts])
+            blocks.append(wrap(
+                f"{direction.capitalize()}, {run['device']}, PyTorch {run['torch']}, seed "
+                f"{run['seed']}, until {run['wanted']} cases were answered or "
+                f"{number(run, 'seconds'):.0f} s were over:") + "\n\n" +
+                table(["candidate", "cases"] + columns, lines))
+    if not blocks:
+        raise Bad("no results/judge-*.json")
+    return "\n\n".join(blocks)
+
+
+def searches():
+    """The leaderboard of each recorded search: its baseline, and the best other candidate."""
+    lines = []
+    paths = [*(ROOT / "results").glob("evolve-*.json"), *(ROOT / "results/evolve").glob("*.json")]
+    for path in sorted(paths):
+        run = load(str(path.relative_to(ROOT / "results")))
+        timed = [c for c in run["candidates"] if c["ratio"] and c["name"] not in run["baselines"]]
+        best = max(timed, key=lambda c: c["ratio"]["value"])
+        ratio = [number(best, "ratio", key) for key in ("value", "low", "high")]
+        targets = ", ".join(t["shape"] if isinstance(t, dict) else t for t in run["targets"])
+        lines.append([f"[{path.stem}](../{path.relative_to(ROOT)})", targets,
+                      "<br>".join(dict.fromkeys(run["baselines"])), str(len(run["candidates"])),
+                      best["name"], "{:.3f} ({:.3f} to {:.3f})".format(*ratio),
+                      "yes" if run["promoted"] else "no"])
+    return table(["search", "targets", "baseline", "candidates", "best other", "ratio (95 %)",
+                  "promoted"], lines)
+
+
 TABLES = {
+    "judged": judged, "searches": searches,
     "headline": headline, "summary": summary, "summary_text": summary_text,
     "pack": pack, "pack_run": pack_run, "eager": eager, "host": host, "cpu": cpu,
     "cpu_run": cpu_run, "charts": charts, "bwd": bwd, "models": models,

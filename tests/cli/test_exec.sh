@@ -56,6 +56,12 @@ for program in "objects pointers shapes heap" "textures plane memory deep surfac
     done
 done
 accepts "without checks" exec --checks none --threads 1 ./good
+"$attest" nvcc -std=c++17 -o arguments arguments.cu
+for seed in 1 2 3 4; do
+    run exec ./arguments $seed 300 # refused calls are warnings on stderr
+    holds "random calls of the runtime, seed $seed" test "$code" -eq 0
+    says "random calls, seed $seed" "ok arguments, "
+done
 
 # ---- bugs ------------------------------------------------------------------------------------
 

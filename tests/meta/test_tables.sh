@@ -27,6 +27,7 @@ fresh() {
     cp "$source"/docs/*.md "$work/tree/docs"
     cp "$source"/results/*.json "$source"/results/*.svg "$work/tree/results"
     cp "$source/results/h200/evidence.json" "$work/tree/results/h200"
+    cp -r "$source/results/evolve" "$work/tree/results"
 }
 
 tables() {

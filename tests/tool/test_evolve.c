@@ -350,7 +350,7 @@ TEST(promotion_line) {
     attn_error why = {""};
     free(run_search(&s, 5, 80, &w));
     CHECK(promote_line(&s, "0123456789abcdef0123", line, sizeof line, &why));
-    CHECK_CONTAINS(line, "TUNED(fwd_mma, sm_90a, 64, 0, 128, 2, 0, ");
+    CHECK_CONTAINS(line, "TUNED(fwd_mma, sm_90a, 64, 0, 128, 2, 128, ");
     CHECK_CONTAINS(line, "\"evolve-0123456789abcdef.json\")");
     s.candidates[s.winner]->source = "int a;";
     CHECK(!promote_line(&s, "0", line, sizeof line, &why));

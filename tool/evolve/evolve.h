@@ -55,6 +55,13 @@ bool shapes_read(const struct json_value *list, attn_dtype dtype, struct shapes 
 bool shapes_same_class(const attn_problem *a, const attn_problem *b);
 double shape_rows(const attn_problem *problem); /* query rows of all heads */
 
+/* The most of what the shapes have: a line of tuned.def is for no more than was measured. */
+struct class_limits {
+    int64_t queries, keys; /* seq_q, seq_kv */
+    double rows;
+};
+struct class_limits shapes_limits(const struct shapes *shapes);
+
 enum knob { KNOB_BLOCK_Q, KNOB_BLOCK_KV, KNOB_WARPS, KNOB_STAGES, KNOB_COUNT };
 enum { KNOB_VALUES = 16 };
 extern const char *const KNOB_NAMES[KNOB_COUNT];

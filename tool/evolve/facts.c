@@ -123,22 +123,19 @@ static bool is_among(const struct shapes *shapes, const attn_problem *p) {
     return found;
 }
 
-/* What a new choice for the targets would take over: no more rows, and one of their baselines. */
+/* What a new choice for the targets would take over: no longer sequences, no more rows, and one of
+ * their baselines. */
 static void hold_out(struct finding *f, const attn_problem *problem) {
     const struct shapes *targets = &f->found.targets;
     struct shapes *held = &f->found.held_out;
     char *name = held->baselines[held->count];
     attn_problem p;
     attn_error why;
-    double most = 0;
-    for (int i = 0; i < targets->count; i++) {
-        const double rows = shape_rows(&targets->problems[i]);
-        most = rows > most ? rows : most;
-    }
+    const struct class_limits most = shapes_limits(targets);
     if (held->count < EVOLVE_SHAPES / 2 && attn_problem_resolve(problem, &p, &why) == ATTN_OK &&
-        shapes_same_class(&p, &targets->problems[0]) && shape_rows(&p) <= most &&
-        !is_among(targets, &p) && !is_among(held, &p) && baseline_of(f, &p, name, &why) &&
-        is_baseline(f, name)) {
+        shapes_same_class(&p, &targets->problems[0]) && shape_rows(&p) <= most.rows &&
+        p.seq_q <= most.queries && p.seq_kv <= most.keys && !is_among(targets, &p) &&
+        !is_among(held, &p) && baseline_of(f, &p, name, &why) && is_baseline(f, name)) {
         held->problems[held->count++] = p;
     }
 }

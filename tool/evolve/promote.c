@@ -3,9 +3,9 @@
  * promote.c - whether a search has proven a winner, and the winner as a line of
  * src/kernels/tuned.def.
  *
- * The line's class is the targets' head dimension and mask, as many query rows per SM as the
- * largest of them has, and any number of keys. It goes before the first line that chooses for one
- * of the targets today: lines above it keep their shapes.
+ * The line's class is the targets' head dimension and mask, with as many queries, keys and query
+ * rows per SM as the largest of them have. It goes before the first line that chooses for one of
+ * the targets today: lines above it keep their shapes.
  *
  * Invariant: tuned.def is the only file that is written, and only with a variant that variants.def
  * declares, for both dtypes.
@@ -119,20 +119,15 @@ bool promote_line(const struct search *s, const char *run, char *line, size_t si
     if (c->source != NULL) {
         return explain(why, "%s is a change of the source, which no line can name", c->name);
     }
-    double rows = 0;
-    long long queries = 0;
-    for (int i = 0; i < s->targets.count; i++) {
-        const long long own = s->targets.problems[i].seq_q;
-        rows = fmax(rows, shape_rows(&s->targets.problems[i]));
-        queries = own > queries ? own : queries;
-    }
+    const struct class_limits most = shapes_limits(&s->targets);
     /* it was measured on this GPU and is for no other: sm_90a is Hopper alone */
     const char *arch = strcmp(s->arch, "sm_90") == 0 ? "sm_90a" : family->arch;
-    snprintf(
-        line, size, "TUNED(%s, %s, %d, %d, %lld, %.0f, 0, %d, %d, %d, %d, \"evolve-%.*s.json\")",
-        family->kernel, arch, family->head_dim, s->targets.problems[0].causal != ATTN_CAUSAL_NONE,
-        queries, ceil(rows / s->units), v[KNOB_BLOCK_Q], v[KNOB_BLOCK_KV], v[KNOB_WARPS],
-        v[KNOB_STAGES], (int)RUN_DIGITS, run);
+    snprintf(line, size,
+             "TUNED(%s, %s, %d, %d, %lld, %.0f, %lld, %d, %d, %d, %d, \"evolve-%.*s.json\")",
+             family->kernel, arch, family->head_dim,
+             s->targets.problems[0].causal != ATTN_CAUSAL_NONE, (long long)most.queries,
+             ceil(most.rows / s->units), (long long)most.keys, v[KNOB_BLOCK_Q], v[KNOB_BLOCK_KV],
+             v[KNOB_WARPS], v[KNOB_STAGES], (int)RUN_DIGITS, run);
     return true;
 }
 

@@ -7,6 +7,7 @@
  *
  * Invariant: a candidate's name says all of its knobs.
  */
+#include <math.h>
 #include <string.h>
 
 #include "base/message.h"
@@ -176,4 +177,15 @@ bool shapes_same_class(const attn_problem *a, const attn_problem *b) {
 
 double shape_rows(const attn_problem *p) {
     return (double)p->batch * (double)p->heads_q * (double)p->seq_q;
+}
+
+struct class_limits shapes_limits(const struct shapes *shapes) {
+    struct class_limits most = {.queries = 0};
+    for (int i = 0; i < shapes->count; i++) {
+        const attn_problem *p = &shapes->problems[i];
+        most.queries = p->seq_q > most.queries ? p->seq_q : most.queries;
+        most.keys = p->seq_kv > most.keys ? p->seq_kv : most.keys;
+        most.rows = fmax(most.rows, shape_rows(p));
+    }
+    return most;
 }

@@ -15,6 +15,7 @@
 #include "attn.h"
 #include "base/args.h"
 #include "base/child.h"
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/message.h"
@@ -49,7 +50,7 @@ struct request {
     struct judge judge;
     const char *options, *dtypes, *shape;
     struct arg_ints head_dims;
-    int64_t cases, only, seed, limit, memory;
+    int64_t cases, first, only, seed, limit, memory, seconds;
     struct race race;
     bool json;
     int argc;
@@ -227,11 +228,15 @@ static void take(struct report *report, const struct judgement *j) {
 /* A process that has ended is started again. */
 static bool run_cases(struct request *r, struct report *report, attn_error *why) {
     const bool model = r->subject.kind == SUBJECT_MODEL;
-    const int64_t first = r->only >= 0 ? r->only : 0, count = r->only >= 0 ? 1 : r->cases;
+    const int64_t first = r->only >= 0 ? r->only : r->first, count = r->only >= 0 ? 1 : r->cases;
+    const double end = clock_seconds() + (r->seconds > 0 ? (double)r->seconds : INFINITY);
     struct progress progress;
     progress_start(&progress, "judging", false);
     for (int64_t i = first; i < first + count && report->lost < MOST_LOST; i++) {
         struct judgement j;
+        if (clock_seconds() > end) {
+            break;
+        }
         if (r->judge.door.subject == NULL && !judge_open(&r->judge, why)) {
             return false;
         }
@@ -281,8 +286,8 @@ static bool judge_all(struct request *r, struct report *report, attn_error *why)
 
 /* The words of the command line without those that say which cases, and how they are shown. */
 static void print_repeat(const struct request *r, FILE *out, int64_t number) {
-    static const char *const left_out[] = {"--cases", "--case", "--seed",
-                                           "--time",  "--peer", "--rounds"};
+    static const char *const left_out[] = {"--cases", "--first", "--case",   "--seed",
+                                           "--time",  "--peer",  "--rounds", "--seconds"};
     fprintf(out, "attest judge");
     for (int i = 0; i < r->argc; i++) {
         const char *word = r->argv[i];
@@ -453,7 +458,10 @@ int verb_judge(int argc, char **argv) {
     };
     struct arg work[] = {
         arg_int("--cases", &r.cases, 1, MOST_CASES, "number of random problems [40]"),
+        arg_int("--first", &r.first, 0, MOST_CASES, "number of the first of them [0]"),
         arg_int("--case", &r.only, 0, MOST_CASES, "run only this case"),
+        arg_int("--seconds", &r.seconds, 1, MOST_SECONDS,
+                "begin no case after this time; then the verdict is FAIL [no limit]"),
         arg_int("--seed", &r.seed, 0, INT64_MAX >> 12, "seed of the cases [random, and printed]"),
         arg_text("--time", &r.shape, "B,H[/HKV],S,D[,causal]",
                  "time it on this problem, interleaved with a peer"),

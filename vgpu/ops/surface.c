@@ -53,6 +53,7 @@ static void report_outside(struct warp *warp, const struct op *op, const vgpu_im
                            uint32_t lane, const int32_t at[VALUES]) {
     const struct surface_form *form = op->extra;
     const uint32_t first = form->shape.layered, axes = form->shape.coordinates;
+    const uint32_t deep = image->layers > 0 ? image->layers : image->extent[2];
     report(warp, op, FINDING_OUT_OF_BOUNDS, 1U << lane, NULL,
            "%s of %u bytes at byte %d, row %d, slice %d of a surface of %u x %u x %u elements of "
            "%u bytes",
@@ -61,7 +62,7 @@ static void report_outside(struct warp *warp, const struct op *op, const vgpu_im
            first != 0 ? at[0]
            : axes > 2 ? at[2]
                       : 0,
-           image->extent[0], image->extent[1], image->layers > 0 ? image->layers : image->extent[2],
+           image->extent[0], image->extent[1] > 0 ? image->extent[1] : 1, deep > 0 ? deep : 1,
            image_texel(image));
 }
 

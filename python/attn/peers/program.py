@@ -86,7 +86,8 @@ def parse(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
                         "torch.compile instead")
     parser.add_argument("--judge", nargs="?", const=200, type=int, metavar="N", help="the peers and "
                         "libattn under N [200] cases of attest judge, forward and backward, "
-                        "and nothing else; --peers: some of " + ",".join(judged.PEERS))
+                        "and nothing else; --limit stops it; --peers: some of " +
+                        ",".join(judged.ROWS))
     options = parser.parse_args(arguments)
     if options.judge is not None and not 0 < options.judge <= 10 ** 6:
         parser.error(f"--judge: {options.judge} is not between 1 and 1000000")
@@ -94,7 +95,7 @@ def parse(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
         parser.error(f"--ranks: {options.ranks} are not between 1 and 8")
     if options.peers is not None:
         options.peers = [name for name in options.peers.split(",") if name]
-        known = PEERS if options.judge is None else judged.PEERS
+        known = PEERS if options.judge is None else judged.ROWS
         for name in options.peers:
             if name not in known:
                 parser.error(f"--peers: {name!r} is none of {', '.join(known)}")
@@ -297,7 +298,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         print(f"peers: --lib: there is no file {library}", file=sys.stderr)
         return 2
     if options.judge:
-        return judged.run_judge(library, options.judge, options.seed, options.peers, bool(options.json))
+        return judged.run_judge(library, options.judge, options.seed, options.peers, options.limit,
+                                options.json)
     try:
         machine = open_machine(options)
         with collector_off():
