@@ -350,6 +350,15 @@ void cuda_fill_pointers(struct attn_args *args, const attn_problem *p, const att
     args->v_scale = problem_is_fp8(p) ? t->v_scale : NULL;
 }
 
+/* Programmatic dependent launches are for captured calls. Launched one by one on more than eight
+ * streams, kernels began before the kernel they wait for was resident, and filled the GPU
+ * (docs/kernels.md). Where the driver does not say, the launch is a plain one. */
+static bool is_captured(const struct cuda *cuda, void *stream) {
+    int status = CU_CAPTURE_NONE;
+    return cuda->driver.cuStreamIsCapturing(stream, &status) == CU_SUCCESS &&
+           status == CU_CAPTURE_ACTIVE;
+}
+
 attn_status cuda_forward(struct cuda *cuda, const char *name, const attn_problem *p,
                          const struct cuda_geometry *geometry, const attn_tensors *tensors,
                          void *workspace, void *stream, attn_error *error) {
@@ -363,7 +372,7 @@ attn_status cuda_forward(struct cuda *cuda, const char *name, const attn_problem
     }
     struct cu_launch_attribute attributes[2];
     unsigned attribute_count = 0;
-    if (geometry->pdl) {
+    if (geometry->pdl && is_captured(cuda, stream)) {
         attributes[attribute_count++] = (struct cu_launch_attribute){
             .id = CU_LAUNCH_PROGRAMMATIC_SERIALIZATION, .value = {.flag = 1}};
     }

@@ -34,7 +34,7 @@ struct cuda_geometry {
     const struct cuda_kernel *kernel;
     unsigned grid[3], block, shared_bytes;
     unsigned cluster; /* CTAs of one, in the first dimension; 0: none */
-    bool pdl;         /* programmatic dependent launch */
+    bool pdl;         /* programmatic dependent launch, in a capture */
     bool blind;       /* no query sees a key: no launch, blind.c writes the outputs */
     bool has_maps; /* the kernel takes struct attn_(backward_)tma_args; else attn_(backward_)args */
     size_t workspace;           /* bytes of counters and of partial results; 0: none */

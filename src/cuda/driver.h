@@ -46,6 +46,9 @@ enum cu_map_swizzle { CU_MAP_SWIZZLE_64B = 2, CU_MAP_SWIZZLE_128B = 3 };
 enum cu_map_promotion { CU_MAP_PROMOTE_L2_128B = 2 };
 enum cu_map_fill { CU_MAP_FILL_ZEROS = 0 };
 
+/* Of a stream. */
+enum cu_capture_status { CU_CAPTURE_NONE = 0, CU_CAPTURE_ACTIVE = 1 };
+
 enum cu_launch_attribute_id { CU_LAUNCH_CLUSTER = 4, CU_LAUNCH_PROGRAMMATIC_SERIALIZATION = 6 };
 
 /* CUlaunchAttribute */
@@ -86,6 +89,7 @@ struct cu_launch {
     X(cuCtxPushCurrent, (cu_context context))                                                      \
     X(cuCtxPopCurrent, (cu_context * context))                                                     \
     X(cuThreadExchangeStreamCaptureMode, (enum cu_capture_mode * mode))                            \
+    X(cuStreamIsCapturing, (cu_stream stream, int *status))                                        \
     X(cuLibraryLoadData,                                                                           \
       (cu_library * library, const void *image, void *jit_options, void **jit_values,              \
        unsigned jit_count, void *library_options, void **library_values, unsigned library_count))  \

@@ -425,9 +425,6 @@ static attn_status fill_geometry(struct cuda *cuda, const struct variant *varian
     };
     cuda_size_workspace(variant, &cut, &split, p, geometry);
     fill_grid(cuda, family, &cut, split.num_splits, p, geometry->grid);
-    /* Of a grid of several waves the next kernel can start before the last one is resident. On many
-     * streams such kernels fill the GPU and wait for ever. */
-    geometry->pdl &= (int64_t)geometry->grid[0] * geometry->grid[1] * geometry->grid[2] <= cuda->units;
     plan_fill_args(&geometry->args, p);
     if (family->tma != TMA_NONE) {
         const int keys = keys_of_load(variant);

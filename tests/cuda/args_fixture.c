@@ -214,10 +214,10 @@ void check_args(const struct attn_args *args, const attn_problem *p, const attn_
 /* ---- the log --------------------------------------------------------------------------------- */
 
 void check_calls(const char *function, int launches, int maps) {
-    static const char *const allowed[] = {"cuCtxGetCurrent",   "cuCtxGetDevice",
-                                          "cuCtxPushCurrent",  "cuCtxPopCurrent",
-                                          "cuLaunchKernelEx",  "cuTensorMapReplaceAddress",
-                                          "cuMemsetD2D8Async", "cuMemsetD2D32Async"};
+    static const char *const allowed[] = {
+        "cuCtxGetCurrent",   "cuCtxGetDevice",     "cuCtxPushCurrent",
+        "cuCtxPopCurrent",   "cuLaunchKernelEx",   "cuTensorMapReplaceAddress",
+        "cuMemsetD2D8Async", "cuMemsetD2D32Async", "cuStreamIsCapturing"};
     size_t count;
     const struct fake_call *calls = fake->calls(&count);
     for (size_t i = 0; i < count; i++) {

@@ -176,11 +176,11 @@ static bool agrees(const struct fake_map *map, const struct tensor *t, int type,
 /* fwd_hopper_split has a block for each (head, tile, batch), fwd_hopper_decode so many parts for
  * each tile; the others have blocks that stay, none of them without a tile, or part of one
  * (fwd_hopper_chunk, fwd_hopper_mixed, fwd_hopper_invariant, which may have no slot for parts). All
- * but fwd_hopper_mla begin early and wait themselves for the kernel before them. */
+ * but fwd_hopper_mla may begin early, and wait themselves for the kernel before them. */
 static bool grid_fits(const struct fake_launch *launch) {
     const struct attn_args *a = &launch->args;
     const unsigned int *grid = launch->grid;
-    if (launch->early == (strstr(launch->kernel->name, "_mla") != NULL)) {
+    if (launch->early && strstr(launch->kernel->name, "_mla") != NULL) {
         return false;
     }
     if (strstr(launch->kernel->name, "_split") != NULL) {

@@ -335,6 +335,15 @@ static int cuStreamBeginCapture(void *stream, int mode) {
     return found->graph != NULL ? FAKE_SUCCESS : FAKE_OUT_OF_MEMORY;
 }
 
+static int cuStreamIsCapturing(void *stream, int *status) {
+    ENTER(cuStreamIsCapturing)
+    if (status == NULL || !is_stream(stream)) {
+        return status == NULL ? FAKE_INVALID_VALUE : FAKE_INVALID_HANDLE;
+    }
+    *status = fake_settings.capturing;
+    return FAKE_SUCCESS;
+}
+
 static int cuStreamEndCapture(void *stream, void **graph) {
     ENTER(cuStreamEndCapture)
     struct fake_object *found = fake_find(stream, FAKE_STREAM);
@@ -406,6 +415,7 @@ const struct fake_function fake_memory_functions[] = {
     FUNCTION(cuEventSynchronize, 2000),
     FUNCTION(cuEventElapsedTime, 2000),
     FUNCTION(cuStreamBeginCapture, 10010),
+    FUNCTION(cuStreamIsCapturing, 10000),
     FUNCTION(cuStreamEndCapture, 10000),
     FUNCTION(cuGraphInstantiateWithFlags, 11040),
     /* From 12.0 on the short name stands for the same function. */

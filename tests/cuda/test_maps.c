@@ -521,8 +521,19 @@ TEST(split_grids) {
     const struct fake_call *launch = launch_at(0);
     if (CHECK(launch != NULL)) {
         CHECK(launch->grid[0] == 4 && launch->grid[1] == 2 && launch->grid[2] == 3);
-        CHECK(launch->early);
+        CHECK(!launch->early);
     }
+    fake->forget();
+    fake->settings->capturing = true;
+    CHECK_STATUS(attn_forward(plan, &t, NULL, 0, NULL, &why), ATTN_OK, &why);
+    launch = launch_at(0);
+    CHECK(launch != NULL && launch->early);
+    fake->forget();
+    fake->fail("cuStreamIsCapturing", 1, FAKE_CAPTURE_UNSUPPORTED);
+    CHECK_STATUS(attn_forward(plan, &t, NULL, 0, NULL, &why), ATTN_OK, &why);
+    launch = launch_at(0);
+    CHECK(launch != NULL && !launch->early);
+    fake->settings->capturing = false;
     fake->fail("cuLaunchKernelEx", 1, FAKE_OUT_OF_RESOURCES);
     CHECK_STATUS(attn_forward(plan, &t, NULL, 0, NULL, &why), ATTN_DEVICE, &why);
     CHECK_CONTAINS(why.text, "(grid 4 x 2 x 3, block 256 x 1 x 1, 131072 bytes");

@@ -54,6 +54,7 @@ TEST(missing_functions) {
         "cuCtxGetDevice",
         "cuCtxPopCurrent",
         "cuThreadExchangeStreamCaptureMode",
+        "cuStreamIsCapturing",
         "cuLibraryLoadData",
         "cuLibraryGetKernel",
         "cuLaunchKernelEx",

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * test_programmatic.c - programmatic dependent launches of libattn's kernels: each computes O from
- * the O of the launch before it in the same stream, without a wait of the host between. What a
+ * the O of the launch before it in the same graph. What a
  * kernel does before griddepcontrol.wait must not touch what the one before reads or writes. With
  * $FAULT_IMAGE (PTX) and $FAULT_VARIANT it is that image alone, which has a planted fault
  * (test_programmatic_faults.sh).
@@ -43,7 +43,7 @@ static bool variant_of(const char *family, const attn_problem *p, attn_variant *
     return false;
 }
 
-/* Three launches: O of one is Q of the next. */
+/* Three launches of a graph: O of one is Q of the next. */
 static void chain(const char *name, const struct sample *s) {
     struct mirror mirror = {0};
     attn_plan *plan = NULL;
@@ -63,15 +63,20 @@ static void chain(const char *name, const struct sample *s) {
     attn_tensors t = mirror.tensors;
     vgpu_driver_order(&orders, launches++ % orders.count);
     vgpu_driver_forget();
+    void *stream = stream_make(device, &why);
+    ran = ran && stream != NULL && capture_begin(device, stream, &why);
     for (int i = 0; ran && i < 3; i++) {
-        ran = attn_forward(plan, &t, workspace, size, NULL, &why) == ATTN_OK;
+        ran = attn_forward(plan, &t, workspace, size, stream, &why) == ATTN_OK;
         t.q = t.o;
         t.o = i % 2 == 0 ? other : mirror.tensors.o;
     }
-    ran = ran && device_wait(device, &why);
+    void *graph = ran ? capture_end(device, stream, &why) : NULL;
+    ran = graph != NULL && graph_launch(device, graph, stream, &why) && device_wait(device, &why);
     const bool clean = vgpu_driver_clean(found, sizeof found);
     CHECK_MSG(ran, "%s: %s", name, why.text);
     CHECK_MSG(clean, "%s: %s", name, found);
+    graph_free(device, graph);
+    stream_free(device, stream);
     device_free(device, other);
     device_free(device, workspace);
     attn_plan_destroy(plan);
