@@ -134,6 +134,11 @@ test_check(bool ok, const char *file, int line, const char *format, ...) {
         vsnprintf(message, sizeof message, format, args);
         __builtin_va_end(args);
         printf("  %s:%d: %s\n", file, line, message);
+        const char *words = getenv("FAULT_WORDS"); /* faults.sh: the planted bug is found */
+        if (words != NULL && strstr(message, words) != NULL) {
+            fflush(stdout);
+            _Exit(TEST_FAIL);
+        }
     }
     return false;
 }

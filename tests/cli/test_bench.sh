@@ -98,7 +98,8 @@ holds "as a table: six" [ "$(grep -c -e ' cold ' -e ' warm ' stdout)" -eq 6 ]
 
 FAKE_DRIVER_SLEEP=50 complains "a sleep that reads half" 4 "a sleep of 1000.0 us reads 50" bench $gpu
 FAKE_DRIVER_SLEEP=120 complains "a sleep that reads more" 4 "a sleep of 1000.0 us reads 12" bench $gpu
-FAKE_DRIVER_SLEEP=50 run bench $gpu --all-variants --mode eager
+FAKE_DRIVER_SLEEP=50 run bench ${gpu%fp16*}fp32 --seconds 0.05 --all-variants \
+    --mode eager
 holds "a sleep that reads half, in a table" [ "$code" -eq 4 ]
 holds "in a table: each row" [ "$(grep -c ' invalid: .*a sleep of' stdout)" -gt 1 ]
 holds "in a table: no number" [ "$(grep -c ' warm ' stdout)" -eq 0 ]

@@ -32,8 +32,39 @@ if ! command -v nvcc >/dev/null && [ ! -x /usr/local/cuda/bin/nvcc ]; then
     finish
 fi
 cp "$here/data/exec/"* .
+
+# What nvcc makes of the same arguments and the same files here is kept in $ATTN_KERNEL_CACHE. What
+# it links from objects is not.
+NVCC=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
+export NVCC
+cat >kept_nvcc <<'SCRIPT'
+#!/bin/sh
+out= before=
+for word; do
+    [ "$before" = -o ] && out=$word
+    before=$word
+done
+case "$*" in *.o*) out= ;; esac
+[ -n "$out" ] && [ -n "${ATTN_KERNEL_CACHE:-}" ] || exec "$NVCC" "$@"
+kept=$ATTN_KERNEL_CACHE/program-$({
+    echo "$@"
+    "$NVCC" --version
+    c++ --version
+    cat "$0" ./*.cu* ./*.cpp
+} | sha256sum | cut -c 1-32)
+if [ ! -e "$kept" ]; then
+    "$NVCC" "$@" || exit
+    mkdir -p "$ATTN_KERNEL_CACHE" && cp "$out" "$kept.$$" && mv "$kept.$$" "$kept"
+else
+    cp "$kept" "$out"
+fi
+SCRIPT
+chmod +x kept_nvcc
+compile() { # attest nvcc ARGUMENT...
+    CUDACXX=$work/kept_nvcc "$attest" nvcc "$@"
+}
 for name in good objects textures bugs; do
-    if ! "$attest" nvcc -std=c++17 -o $name $name.cu 2>stderr; then
+    if ! compile -std=c++17 -o $name $name.cu 2>stderr; then
         skipped nvcc "$(head -1 stderr)"
         finish
     fi
@@ -113,28 +144,28 @@ holds "it is checked" test "$code" -eq 1
 
 # ---- several modules, and the library of the toolkit --------------------------------------------
 
-"$attest" nvcc -rdc true -o linked linked_one.cu linked_two.cu 2>/dev/null
+compile -rdc true -o linked linked_one.cu linked_two.cu 2>/dev/null
 accepts "-rdc true" exec ./linked
 for line in "ok linked" "one says 7" "two says 13"; do
     says "-rdc true: $line" "$line"
 done
-"$attest" nvcc -dc linked_one.cu linked_two.cu 2>/dev/null
-"$attest" nvcc -o objects_linked linked_one.o linked_two.o 2>/dev/null
+compile -dc linked_one.cu linked_two.cu 2>/dev/null
+compile -o objects_linked linked_one.o linked_two.o 2>/dev/null
 accepts "objects of -dc" exec ./objects_linked
 says "objects of -dc" "ok linked"
-"$attest" nvcc -std=c++17 -rdc=true -o conditions conditions.cu
+compile -std=c++17 -rdc=true -o conditions conditions.cu
 accepts "conditional nodes" exec ./conditions
 for part in if switch while; do
     says "conditional nodes: $part" "ok $part"
 done
 run exec --first 1 ./conditions
 says "the first launches only: a loop ends" "ok while"
-"$attest" nvcc -std=c++17 -o groups groups.cu 2>/dev/null
+compile -std=c++17 -o groups groups.cu 2>/dev/null
 accepts "groups" exec ./groups
 for part in groups pipeline barrier; do
     says "groups: $part" "ok $part"
 done
-"$attest" nvcc -std=c++17 -o algorithms algorithms.cu 2>/dev/null
+compile -std=c++17 -o algorithms algorithms.cu 2>/dev/null
 accepts "algorithms" exec ./algorithms
 for part in sum scan "radix sort" select histogram "sort by key" unique "unique in place" \
     "reduce by key"; do
@@ -143,7 +174,7 @@ done
 
 # ---- several streams ---------------------------------------------------------------------------
 
-"$attest" nvcc -std=c++17 -o streams streams.cu
+compile -std=c++17 -o streams streams.cu
 for right in event host query pageable same legacy atomics copied graph graph-later capture; do
     accepts "streams: $right" exec ./streams $right
 done
@@ -170,7 +201,7 @@ accepts "streams: without race checks" exec --checks memory ./streams nothing
 
 # ---- programmatic dependent launches -----------------------------------------------------------
 
-"$attest" nvcc -std=c++17 -o dependent dependent.cu
+compile -std=c++17 -o dependent dependent.cu
 for right in late one serial synchronized event cut; do
     accepts "dependent launches: $right" exec ./dependent $right
     says "dependent launches: $right" "ok $right"
@@ -196,7 +227,7 @@ holds "dependent launches: both kernels are named" \
 
 # launches FILE: how many ran, by the report
 launches() { sed -n 's/.*"stats": {"launches": \([0-9]*\).*/\1/p' "$1"; }
-"$attest" nvcc -o repeats repeats.cu
+compile -o repeats repeats.cu
 for how in run reuse; do
     accepts "repeats: $how" exec --repeats $how --report $how.json ./repeats
     for part in equal counted "filled again" managed fewer; do
@@ -216,8 +247,8 @@ holds "no launches" grep -q 'VGPU_FIRST = "0", expected' stderr
 
 # ---- the driver's interface ------------------------------------------------------------------
 
-"$attest" nvcc -fatbin -o driver_kernels.fatbin driver_kernels.cu
-"$attest" nvcc -o driver driver.cpp -lcuda
+compile -fatbin -o driver_kernels.fatbin driver_kernels.cu
+compile -o driver driver.cpp -lcuda
 accepts "a program of the driver's interface" exec ./driver
 for part in contexts vectors fills textures links weak; do
     says "driver: $part" "ok $part"
@@ -228,8 +259,7 @@ holds "driver: a bug" grep -q \
     "driver_kernels.cu:$(grep -n 'past the end' driver_kernels.cu | cut -d: -f1).*out-of-bounds" stderr
 holds "driver: the code of an error" sh -c '! grep FAIL stdout'
 head -c $(($(wc -c <driver_kernels.fatbin) / 2)) driver_kernels.fatbin >half.fatbin
-nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
-"$nvcc" -fatbin -gencode arch=compute_90,code=sm_90 -o code.fatbin driver_kernels.cu
+./kept_nvcc -fatbin -gencode arch=compute_90,code=sm_90 -o code.fatbin driver_kernels.cu
 run exec ./driver refused
 holds "driver: what is refused" sh -c '! grep FAIL stdout'
 holds "driver: a name that two modules define" grep -q "'twice' is defined in more than one" stderr
@@ -238,7 +268,7 @@ holds "driver: a fatbin without PTX" grep -q "its PTX is missing" stderr
 holds "driver: sRGB" grep -q "sRGB" stderr
 run exec ./driver absent
 holds "driver: a function that is not supported" grep -q 'cuMemAddressReserve is not supported' stderr
-if "$attest" nvcc -o compiled compiled.cpp -lnvrtc -lcuda 2>/dev/null; then
+if compile -o compiled compiled.cpp -lnvrtc -lcuda 2>/dev/null; then
     accepts "NVRTC" exec ./compiled
     says "NVRTC" "ok compiled"
     run exec ./compiled bug
@@ -255,13 +285,13 @@ holds "with the instruction and its line" \
     grep -q "good.cu:$(grep -n 'asm volatile' good.cu | cut -d: -f1).*error: unknown: .*multimem" stderr
 holds "and nothing else" sh -c '! grep FAIL stdout'
 
-"$nvcc" -o static bugs.cu 2>/dev/null
+./kept_nvcc -o static bugs.cu 2>/dev/null
 refuses "the static runtime" "attest nvcc" exec ./static
-"$nvcc" -cudart shared -gencode arch=compute_90,code=compute_90 -o compressed bugs.cu 2>/dev/null
+./kept_nvcc -cudart shared -gencode arch=compute_90,code=compute_90 -o compressed bugs.cu 2>/dev/null
 accepts "compressed PTX" exec ./compressed
 run exec ./compressed race
 holds "a bug in compressed PTX" grep -q 'error: race: ' stderr
-"$nvcc" -cudart shared -compress-mode=speed -gencode arch=compute_90,code=compute_90 \
+./kept_nvcc -cudart shared -compress-mode=speed -gencode arch=compute_90,code=compute_90 \
     -o otherwise bugs.cu 2>/dev/null
 run exec ./otherwise race
 holds "PTX that is compressed otherwise is refused" grep -q 'compile it with attest nvcc' stderr

@@ -51,7 +51,7 @@ back='^cpu_backward_c$'
 run plan --direction backward --all
 awk '/^  cpu_/ { print $1 }' stdout | sort >listed
 holds "backward: plan lists variants" grep -q '^cpu_backward_c$' listed
-run parity --direction backward --cases 20 --launches 20 --seed 4
+run parity --direction backward --cases 7 --launches 8 --seed 4
 ends "backward" 0
 holds "backward: verdict" grep -q "^PASS$" stdout
 says "backward: negative controls" " negative controls refused, "

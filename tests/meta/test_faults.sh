@@ -26,6 +26,8 @@ shift 2
 attest=$build/attest
 work=$(mktemp -d) || exit 2
 trap 'rm -rf "$work"' EXIT
+mkdir -p "$work/src/kernels"
+cp -r "$source/cmake" "$work/cmake"
 passed=0
 failed=0
 found=0
@@ -46,16 +48,20 @@ fail() {
     failed=$((failed + 1))
 }
 
+# What is in $ATTN_KERNEL_CACHE is not compiled again.
 compile() { # FILE NUMBER
     arch=$(sed -n 's/^ \* @arch \([a-z0-9_]*\).*/\1/p' "$1")
-    "$nvcc" -ptx -arch="${arch:-compute_80}" -std=c++17 -lineinfo -DFAULT="$2" -o "$work/k.ptx" "$1" \
-        >"$work/nvcc.txt" 2>&1
+    image=$work/$(basename "$1" .cu)+$2.ptx
+    cp "$1" "$work/src/kernels/"
+    (cd "$work" && sh cmake/compile_kernel.sh "$nvcc" "$(dirname "$nvcc")/ptxas" \
+        "src/kernels/$(basename "$1")" "${image%.ptx}" "${arch:-compute_80}" "" lenient \
+        -DFAULT="$2") >"$work/nvcc.txt" 2>&1
 }
 
 run_check() { # ENTRY OPTIONS...
     entry=$1
     shift
-    "$attest" check "$work/k.ptx" --entry "$entry" --async all --max-steps 3000000 "$@" \
+    "$attest" check "$image" --entry "$entry" --async all --max-steps 3000000 "$@" \
         >"$work/out.txt" 2>&1
 }
 

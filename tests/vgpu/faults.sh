@@ -39,17 +39,21 @@ flags=$(echo "$variant" | sed -E 's/.*_(fp16|bf16|fp32)_d([0-9]+)_([0-9]+)x([0-9
 
 case $kernel in hopper/*) arch=compute_90a ;; *) arch=compute_80 ;; esac
 
-compile() { # of the sources in $work/kernels
+# Of the sources in $work/src/kernels, to $image; what is in $ATTN_KERNEL_CACHE is not compiled again.
+compile() { # NAME
+    image=$work/images/$variant+$1.ptx
     # shellcheck disable=SC2086 # a list of words
-    "$nvcc" -ptx -arch=$arch -std=c++17 -lineinfo -I"$work/kernels" -DATTN_ENTRY="$variant" \
-        $flags ${FAULT_FLAGS:-} -o "$work/k.ptx" "$work/kernels/$kernel" >"$work/nvcc.txt" 2>&1
+    (cd "$work" && sh cmake/compile_kernel.sh "$nvcc" "$(dirname "$nvcc")/ptxas" \
+        "src/kernels/$kernel" "${image%.ptx}" $arch "" lenient -DATTN_ENTRY="$variant" $flags \
+        ${FAULT_FLAGS:-}) >"$work/nvcc.txt" 2>&1
 }
 
-run_test() { # PROGRAM/TEST or SUFFIX/TEST
+# With WORDS it ends with the first failure that has them.
+run_test() { # PROGRAM/TEST or SUFFIX/TEST [WORDS]
     program=${1%/*}
     [ "$program" = "$main" ] && program= || program=_$program
-    FAULT_IMAGE=$work/k.ptx FAULT_VARIANT=$variant "$build/tests/test_vgpu_$main$program" "${1#*/}" \
-        >"$work/out.txt" 2>/dev/null
+    FAULT_IMAGE=$image FAULT_VARIANT=$variant ${2:+env FAULT_WORDS="${2#.}"} \
+        "$build/tests/test_vgpu_$main$program" "${1#*/}" >"$work/out.txt" 2>/dev/null
 }
 
 # Replaces FROM in its first (FILE#N: N-th) line of a file; fails if there is none.
@@ -60,18 +64,18 @@ edit() { # FILE FROM TO
             $0 = substr($0, 1, at - 1) ENVIRON["TO"] substr($0, at + length(ENVIRON["FROM"]))
         }
         { print }
-        END { exit seen < ENVIRON["NTH"] }' "$work/kernels/${1%#*}" >"$work/edited" &&
-        mv "$work/edited" "$work/kernels/${1%#*}"
+        END { exit seen < ENVIRON["NTH"] }' "$work/src/kernels/${1%#*}" >"$work/edited" &&
+        mv "$work/edited" "$work/src/kernels/${1%#*}"
 }
 
 try_fault() { # NAME FILE TEST WORDS FROM TO
-    rm -rf "$work/kernels"
-    cp -r "$source/src/kernels" "$work/kernels"
+    rm -rf "$work/src/kernels"
+    cp -r "$source/src/kernels" "$work/src/kernels"
     if ! edit "$2" "$5" "$6"; then
         fail "$1: $2 has no: $5"
-    elif ! compile; then
+    elif ! compile "$1"; then
         fail "$1: does not compile: $(grep -m1 error "$work/nvcc.txt")"
-    elif run_test "$3"; then
+    elif run_test "$3" "$4"; then
         fail "$1: $3 passed"
     elif ! grep -q -- "$4" "$work/out.txt"; then
         fail "$1: $3 failed without '$4': $(head -1 "$work/out.txt" | cut -c1-300)"
@@ -88,8 +92,10 @@ wanted() { # NAME
 }
 
 names=$*
-cp -r "$source/src/kernels" "$work/kernels"
-compile || fail "the kernel as it is does not compile: $(grep -m1 error "$work/nvcc.txt")"
+mkdir "$work/src"
+cp -r "$source/src/kernels" "$work/src/kernels"
+cp -r "$source/cmake" "$work/cmake"
+compile none || fail "the kernel as it is does not compile: $(grep -m1 error "$work/nvcc.txt")"
 grep '^[*a-z]' "$table" | while IFS='|' read -r name file test words; do
     wanted "$(echo $name)" && echo $test
 done | sort -u >"$work/tests"

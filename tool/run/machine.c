@@ -4,13 +4,14 @@
  * answers in lines of fields separated by tabs:
  *
  *     absent REASON                            or
- *     device NAME, ARCH, ...                   and for each variant of the library
+ *     device NAME, ARCH, ...                   and for each variant that was asked for
  *     variant NAME IMAGE [REASON]              IMAGE: SHA-256 of what is loaded, or -; why it
  *                                              cannot run there
  *     chosen NAME                              a GPU's choice for some usual problem
  *
  * Invariant: nothing is computed.
  */
+#include <regex.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +25,7 @@
 #include "run/run.h"
 #include "stages/parity/parity.h"
 #include "stages/profile/ncu.h"
+#include "stages/stage.h"
 
 enum { PROBE_SECONDS = 120 };
 
@@ -70,8 +72,11 @@ static bool take_line(void *user, char *line) {
     return true;
 }
 
-bool run_device_ask(const char *name, struct run_device *device, attn_error *why) {
-    const char *const argv[] = {"attest", "run", "--job", "probe", "--device", name, NULL};
+bool run_device_ask(const char *name, const char *variant, struct run_device *device,
+                    attn_error *why) {
+    const char *const argv[] = {"attest",   "run", "--job",     "probe",
+                                "--device", name,  "--variant", variant != NULL ? variant : ".",
+                                NULL};
     *device = (struct run_device){.absent = ""};
     snprintf(device->name, sizeof device->name, "%s", name);
     const struct conversation_terms terms = {
@@ -115,10 +120,10 @@ static bool loaded_image(const struct target *target, int device, char hash[SHA2
     return best.data != NULL;
 }
 
-static void tell_variants(struct target *target, int device) {
+static void tell_variants(struct target *target, const regex_t *asked, int device) {
     attn_variant *variant = &target->variant;
     const char *kind = device_is_gpu(target->device) ? "cuda" : "cpu";
-    for (int32_t i = 0; variant_next(target->context, &i, variant);) {
+    for (int32_t i = 0; stage_next(target->context, asked, &i, variant);) {
         char hash[SHA256_TEXT] = "-";
         attn_error why = {"it has no image that can be loaded here"};
         attn_problem problem;
@@ -155,12 +160,16 @@ static void tell_chosen(const struct target *target) {
     }
 }
 
-int run_probe(const char *name) {
+int run_probe(const char *name, const char *variant) {
     struct runner runner = {.device = name};
     attn_device device = {.size = sizeof device};
     attn_error why = {""};
+    regex_t asked;
     if (!conversation_joined()) {
         return complain("run: --job is what it tells its own child processes");
+    }
+    if (!stage_pattern(variant, &asked, &why)) {
+        return complain("run: %s", why.text);
     }
     if (runner_open(&runner, &why) && attn_device_get(runner.context, &device, &why) == ATTN_OK) {
         struct target target = target_on(&runner, 0);
@@ -169,7 +178,7 @@ int run_probe(const char *name) {
         conversation_answer("device\t%s, %s, %d %s, driver %d", device.name, device.arch,
                             (int)device.units, device.driver > 0 ? "multiprocessors" : "threads",
                             (int)device.driver);
-        tell_variants(&target, number);
+        tell_variants(&target, &asked, number);
         if (device_is_gpu(target.device) && !target.emulated) {
             tell_chosen(&target);
         }
@@ -177,6 +186,7 @@ int run_probe(const char *name) {
         conversation_answer("absent\t%.240s", why.text);
     }
     runner_close(&runner);
+    regfree(&asked);
     conversation_answer("end");
     return EXIT_DONE;
 }

@@ -349,7 +349,8 @@ static bool ask_devices(struct making *making, attn_error *why) {
     while (good && making->device_count < count) {
         const size_t i = making->device_count++;
         struct run_device *device = &making->devices[i];
-        good = run_device_ask(asked->count > 0 ? asked->items[i] : USUAL[i], device, why);
+        good = run_device_ask(asked->count > 0 ? asked->items[i] : USUAL[i],
+                              making->request->variant, device, why);
         const char *before = plan_model(making->before, device->name);
         if (good && before != NULL && device->absent[0] == '\0' &&
             strcmp(before, device->model) != 0) {

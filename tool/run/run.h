@@ -67,11 +67,13 @@ struct run_device {
     size_t count;
 };
 
-/* Asks a child what the device can do. False and the reason: the child broke off. */
-bool run_device_ask(const char *name, struct run_device *device, attn_error *why);
+/* Asks a child what the device can do with the variants that the expression (NULL: all) matches.
+ * False and the reason: the child broke off. */
+bool run_device_ask(const char *name, const char *variant, struct run_device *device,
+                    attn_error *why);
 
 /* The child's side. Returns the exit code. */
-int run_probe(const char *device);
+int run_probe(const char *device, const char *variant);
 
 /* Why a stage cannot be done on this GPU: its tool is missing, or may not look. "": it can. */
 void run_tool_absent(enum stage stage, const char *device, char reason[256]);

@@ -421,7 +421,8 @@ int verb_run(int argc, char **argv) {
         return parsed == ARGS_HELP ? EXIT_DONE : EXIT_BAD_INPUT;
     }
     switch ((enum job)options.job) {
-    case JOB_PROBE: return run_probe(r->devices.count == 1 ? r->devices.items[0] : "cpu");
+    case JOB_PROBE:
+        return run_probe(r->devices.count == 1 ? r->devices.items[0] : "cpu", r->variant);
     case JOB_SLOTS:
         return run_slots(r->out != NULL ? r->out : "", options.row,
                          options.slots != NULL ? options.slots : "", options.lanes);

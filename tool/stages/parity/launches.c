@@ -28,6 +28,7 @@ static const size_t SLOTS_BYTES = (size_t)1 << 30; /* of a GPU, at most for all 
 struct bench {
     const struct target *target;
     attn_plan *plan;
+    int sets; /* of inputs: at most half as many as launches, so that each is launched twice */
     struct sample samples[SETS];
     struct mirror mirrors[SETS];
     void *workspaces[WORKSPACES];
@@ -88,15 +89,16 @@ static bool choose_problem(const struct target *t, enum launch_mode mode, attn_p
     return false;
 }
 
-static bool make_sets(struct bench *b, const attn_problem *problem, attn_error *why) {
+static bool make_sets(struct bench *b, enum launch_mode mode, const attn_problem *problem,
+                      attn_error *why) {
     const bool backward = b->target->variant.direction == ATTN_BACKWARD;
     bool good = true;
-    for (int i = 0; good && i < SETS; i++) {
+    for (int i = 0; good && i < b->sets; i++) {
         struct sample *s = &b->samples[i];
         struct recipe recipe;
         recipe_init(&recipe, problem, b->target->seed + (uint64_t)i);
         /* keys that grow make a running maximum rise: another path through a kernel */
-        recipe.distribution = i % 2 == 0 ? DIST_NORMAL : DIST_GROWING;
+        recipe.distribution = (i + (int)mode) % 2 == 0 ? DIST_NORMAL : DIST_GROWING;
         recipe.slopes = true;
         explain(why, "out of memory for a set of inputs");
         good = sample_make(s, &recipe) &&
@@ -117,9 +119,9 @@ static bool make_slots(struct bench *b, int64_t launches, attn_error *why) {
     }
     b->slots = device_is_gpu(device) ? SLOTS_BYTES / b->slot_size : CPU_SLOTS;
     b->slots = b->slots < (size_t)launches ? b->slots : (size_t)launches;
-    b->slots = b->slots < SETS ? SETS : b->slots;
+    b->slots = b->slots < (size_t)b->sets ? (size_t)b->sets : b->slots;
     b->slot_memory = device_alloc(device, b->slots * b->slot_size, why);
-    b->host = malloc((b->slots + SETS) * b->slot_size);
+    b->host = malloc((b->slots + (size_t)b->sets) * b->slot_size);
     b->first = b->host != NULL ? b->host + b->slots * b->slot_size : NULL;
     return b->slot_memory != NULL &&
            (b->host != NULL || explain(why, "out of memory for %zu results", b->slots));
@@ -143,7 +145,8 @@ static bool make_workspaces(struct bench *b, attn_error *why) {
 static bool bench_make(struct bench *b, enum launch_mode mode, int64_t launches, attn_error *why) {
     attn_problem problem;
     const struct target *t = b->target;
-    return choose_problem(t, mode, &problem, why) && make_sets(b, &problem, why) &&
+    b->sets = launches < 4 ? 1 : launches < 2 * SETS ? (int)(launches / 2) : SETS;
+    return choose_problem(t, mode, &problem, why) && make_sets(b, mode, &problem, why) &&
            attn_plan_create(t->context, &problem, PLAN_BY_NAME(t->variant.direction, t->runs_as),
                             &b->plan, why) == ATTN_OK &&
            make_slots(b, launches, why) && make_workspaces(b, why);
@@ -167,7 +170,7 @@ static void bench_free(struct bench *b) {
 
 static bool launch(struct bench *b, size_t slot, void *stream, attn_error *why) {
     unsigned char *to = b->slot_memory + slot * b->slot_size;
-    attn_tensors tensors = b->mirrors[slot % SETS].tensors;
+    attn_tensors tensors = b->mirrors[slot % (size_t)b->sets].tensors;
     if (b->samples[0].gradients != NULL) {
         for (int i = 0; i < GRADIENTS; i++) {
             void **place = gradient_pointer(&tensors, (attn_gradient)i);
@@ -254,7 +257,7 @@ static bool check_output(const struct bench *b, struct sample *s, int set, int g
 static bool check_first(struct bench *b, attn_error *why) {
     const struct guarded *outputs[RUN_OUTPUTS];
     int borderline = 0;
-    for (int i = 0; i < SETS; i++) {
+    for (int i = 0; i < b->sets; i++) {
         struct sample *s = &b->samples[i];
         const int count = run_outputs(s, outputs);
         const unsigned char *slot = slot_of(b, (size_t)i);
@@ -284,7 +287,8 @@ static bool tell_difference(const struct bench *b, size_t slot, int64_t launch_n
                             size_t differing, attn_error *why) {
     const struct sample *s = &b->samples[0];
     const attn_problem *p = &s->full;
-    const unsigned char *got = slot_of(b, slot), *wanted = b->first + slot % SETS * b->slot_size;
+    const size_t set = slot % (size_t)b->sets;
+    const unsigned char *got = slot_of(b, slot), *wanted = b->first + set * b->slot_size;
     size_t at = 0, bytes = 0;
     for (size_t i = b->slot_size; i-- > 0;) {
         if (got[i] != wanted[i]) {
@@ -308,7 +312,7 @@ static bool tell_difference(const struct bench *b, size_t slot, int64_t launch_n
     return explain(why,
                    "launch %lld differs from launch %zu in %zu bytes, %s%s; %zu of %zu results "
                    "since the last comparison differ",
-                   (long long)launch_number, slot % SETS, bytes, place,
+                   (long long)launch_number, set, bytes, place,
                    is_poison(got, b->slot_size) ? " (nothing was written)" : "", differing,
                    b->slots);
 }
@@ -323,7 +327,8 @@ static bool compare_slots(struct bench *b, size_t count, int64_t done, attn_erro
         return false;
     }
     for (size_t i = count; i-- > 0;) {
-        if (memcmp(slot_of(b, i), b->first + i % SETS * b->slot_size, b->slot_size) != 0) {
+        if (memcmp(slot_of(b, i), b->first + i % (size_t)b->sets * b->slot_size, b->slot_size) !=
+            0) {
             first_bad = i;
             differing++;
         }
@@ -333,7 +338,7 @@ static bool compare_slots(struct bench *b, size_t count, int64_t done, attn_erro
 }
 
 static bool inputs_unchanged(struct bench *b, attn_error *why) {
-    for (int i = 0; i < SETS; i++) {
+    for (int i = 0; i < b->sets; i++) {
         struct sample *s = &b->samples[i];
         if (!mirror_fetch_inputs(&b->mirrors[i], s, why)) {
             return false;
