@@ -293,8 +293,9 @@ typedef struct attn_problem {
      * first query and of the first key. Only their difference matters. ATTN_BACKWARD takes O and
      * LSE of the whole sequence and gives the chunk's part of each gradient (d_sink: the part of
      * the rows that see a key of the chunk). If no query sees a key, attn_problem_flops is 0 and
-     * the call can be omitted. GPUs: |q_offset - kv_offset| + |offsets[b]| + seq_q + seq_kv below
-     * 2^31. */
+     * the call can be omitted; one that is made launches no kernel, memsets write its outputs (not
+     * with a sink in forward, nor where lengths or offsets are tensors). GPUs: |q_offset -
+     * kv_offset| + |offsets[b]| + seq_q + seq_kv below 2^31. */
     int64_t q_offset, kv_offset; /* -2^40 to 2^40 [0] */
     bool offsets;                /* tensors.offsets[b] is added to off of sequence b [false] */
 

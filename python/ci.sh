@@ -45,5 +45,6 @@ cc -O2 -shared -fPIC -fvisibility=hidden "$root"/examples/onnxruntime/*.c -o ../
 "$python" "$root/examples/onnxruntime/run.py" ../libattn_ort.so --quick
 "$python" -m torch.distributed.run --nproc-per-node 2 "$root/examples/long_context.py" 512 3
 "$python" -m torch.distributed.run --nproc-per-node 4 "$root/examples/fsdp.py" 128 2
+"$python" -m torch.distributed.run --nproc-per-node 4 "$root/examples/fsdp.py" 128 2 --tensor
 version=$("$python" -c 'import torch; print(torch.__version__)')
 echo "python/ci.sh: passed, torch $version, $(uname -m)"

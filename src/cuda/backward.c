@@ -305,6 +305,9 @@ attn_status cuda_backward(struct cuda *cuda, const char *name, const attn_proble
     struct attn_backward_args *const b = &args.b;
     *b = arguments_of(p, geometry, tensors, workspace);
     attn_status status = check_requests(p, &geometry->scores, b, error);
+    if (status == ATTN_OK && geometry->blind) {
+        return blind_run(cuda, p, true, tensors, stream, error);
+    }
     if (status == ATTN_OK) {
         status = cuda_enter(cuda, &pushed, error);
     }

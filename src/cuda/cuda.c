@@ -353,6 +353,9 @@ void cuda_fill_pointers(struct attn_args *args, const attn_problem *p, const att
 attn_status cuda_forward(struct cuda *cuda, const char *name, const attn_problem *p,
                          const struct cuda_geometry *geometry, const attn_tensors *tensors,
                          void *workspace, void *stream, attn_error *error) {
+    if (geometry->blind) {
+        return blind_run(cuda, p, false, tensors, stream, error);
+    }
     bool pushed = false;
     const attn_status status = cuda_enter(cuda, &pushed, error);
     if (status != ATTN_OK) {

@@ -35,6 +35,7 @@ struct cuda_geometry {
     unsigned grid[3], block, shared_bytes;
     unsigned cluster; /* CTAs of one, in the first dimension; 0: none */
     bool pdl;         /* programmatic dependent launch */
+    bool blind;       /* no query sees a key: no launch, blind.c writes the outputs */
     bool has_maps; /* the kernel takes struct attn_(backward_)tma_args; else attn_(backward_)args */
     size_t workspace;           /* bytes of counters and of partial results; 0: none */
     unsigned rows_grid;         /* backward: CTAs of its first launch */

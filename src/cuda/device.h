@@ -79,6 +79,15 @@ attn_status backward_geometry(struct cuda *cuda, const struct variant *variant,
                               const attn_problem *resolved, struct cuda_geometry *geometry,
                               attn_error *error);
 
+/* ---- blind.c --------------------------------------------------------------------------------- */
+
+/* Whether no query sees a key, whatever tensors hold. */
+bool blind_check(const attn_problem *resolved);
+
+/* What attn_forward (without a sink) and attn_backward write then. */
+attn_status blind_run(struct cuda *cuda, const attn_problem *resolved, bool backward,
+                      const attn_tensors *tensors, void *stream, attn_error *error);
+
 /* ---- append.c, merge.c ----------------------------------------------------------------------- */
 
 attn_status append_check(const struct variant *variant, const attn_problem *resolved,

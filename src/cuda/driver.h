@@ -96,6 +96,10 @@ struct cu_launch {
       (enum cu_function_attribute which, int value, cu_kernel kernel, cu_device device))           \
     X(cuLaunchKernelEx,                                                                            \
       (const struct cu_launch *launch, cu_function function, void **arguments, void **extra))      \
+    X(cuMemsetD2D8Async, (cu_address to, size_t pitch, unsigned char value, size_t width,          \
+                          size_t rows, cu_stream stream))                                          \
+    X(cuMemsetD2D32Async,                                                                          \
+      (cu_address to, size_t pitch, unsigned value, size_t width, size_t rows, cu_stream stream))  \
     X(cuTensorMapEncodeTiled,                                                                      \
       (void *map, enum cu_map_type type, uint32_t rank, void *address, const uint64_t *dims,       \
        const uint64_t *strides, const uint32_t *box, const uint32_t *element_strides,              \

@@ -451,6 +451,11 @@ attn_status cuda_plan(struct cuda *cuda, struct variant *variant, const attn_pro
         case ATTN_MERGE: merge_geometry(variant, p, geometry); break;
         }
     }
+    if (status == ATTN_OK) {
+        const attn_direction direction = kernel_families[variant->family].direction;
+        geometry->blind = (direction == ATTN_BACKWARD || (direction == ATTN_FORWARD && !p->sink)) &&
+                          blind_check(p);
+    }
     cuda_leave(cuda, pushed);
     return status;
 }

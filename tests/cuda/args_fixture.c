@@ -214,9 +214,10 @@ void check_args(const struct attn_args *args, const attn_problem *p, const attn_
 /* ---- the log --------------------------------------------------------------------------------- */
 
 void check_calls(const char *function, int launches, int maps) {
-    static const char *const allowed[] = {"cuCtxGetCurrent",  "cuCtxGetDevice",
-                                          "cuCtxPushCurrent", "cuCtxPopCurrent",
-                                          "cuLaunchKernelEx", "cuTensorMapReplaceAddress"};
+    static const char *const allowed[] = {"cuCtxGetCurrent",   "cuCtxGetDevice",
+                                          "cuCtxPushCurrent",  "cuCtxPopCurrent",
+                                          "cuLaunchKernelEx",  "cuTensorMapReplaceAddress",
+                                          "cuMemsetD2D8Async", "cuMemsetD2D32Async"};
     size_t count;
     const struct fake_call *calls = fake->calls(&count);
     for (size_t i = 0; i < count; i++) {
@@ -227,6 +228,7 @@ void check_calls(const char *function, int launches, int maps) {
         CHECK_MSG(fine, "%s called %s", function, calls[i].name);
     }
     CHECK_EQ(calls_of("cuLaunchKernelEx"), launches);
+    CHECK_EQ(calls_of("cuMemsetD2D8Async") > 0, launches == 0);
     CHECK_EQ(calls_of("cuTensorMapReplaceAddress"), maps);
     CHECK_EQ(calls_of("cuCtxPushCurrent"), calls_of("cuCtxPopCurrent"));
 }

@@ -174,6 +174,37 @@ static int cuMemsetD32Async(gpu_address to, unsigned int value, size_t count, vo
     return FAKE_SUCCESS;
 }
 
+/* Those of the library: like launches they write if `compute` is set. */
+static int memset_rows(gpu_address to, size_t pitch, const void *value, size_t size, size_t width,
+                       size_t rows, void *stream) {
+    const int code = ready();
+    if (code != FAKE_SUCCESS) {
+        return code;
+    }
+    if (!is_stream(stream)) {
+        return FAKE_INVALID_HANDLE;
+    }
+    if (to == 0 || to % size != 0 || pitch % size != 0 || pitch < width * size || rows == 0) {
+        return FAKE_INVALID_VALUE;
+    }
+    for (size_t i = 0; fake_settings.compute && i < rows * width; i++) {
+        memcpy((char *)(uintptr_t)to + i / width * pitch + i % width * size, value, size);
+    }
+    return FAKE_SUCCESS;
+}
+
+static int cuMemsetD2D8Async(gpu_address to, size_t pitch, unsigned char value, size_t width,
+                             size_t rows, void *stream) {
+    ENTER(cuMemsetD2D8Async)
+    return memset_rows(to, pitch, &value, sizeof value, width, rows, stream);
+}
+
+static int cuMemsetD2D32Async(gpu_address to, size_t pitch, unsigned int value, size_t width,
+                              size_t rows, void *stream) {
+    ENTER(cuMemsetD2D32Async)
+    return memset_rows(to, pitch, &value, sizeof value, width, rows, stream);
+}
+
 static int cuStreamCreate(void **stream, unsigned int flags) {
     ENTER(cuStreamCreate)
     return flags > 1 ? FAKE_INVALID_VALUE : make_in_context(FAKE_STREAM, stream);
@@ -363,6 +394,8 @@ const struct fake_function fake_memory_functions[] = {
     FUNCTION(cuMemcpyDtoH, 3020),
     FUNCTION(cuMemsetD8, 3020),
     FUNCTION(cuMemsetD32Async, 3020),
+    FUNCTION(cuMemsetD2D8Async, 3020),
+    FUNCTION(cuMemsetD2D32Async, 3020),
     FUNCTION(cuStreamCreate, 2000),
     FUNCTION(cuStreamDestroy, 4000),
     FUNCTION(cuStreamSynchronize, 2000),

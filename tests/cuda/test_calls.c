@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * test_calls.c - what CUDA variants refuse, what attn_forward refuses, problems without work,
- * and what is said of a launch that fails.
+ * test_calls.c - what CUDA variants refuse, what attn_forward refuses, problems without work
+ * or without a visible key, and what is said of a launch that fails.
  *
  * Invariant: a refused call launches nothing.
  */
@@ -200,6 +200,51 @@ TEST(empty_problems) {
         if (plan != NULL) {
             CHECK_STATUS(attn_forward(plan, &t, NULL, 0, NULL, &why), ATTN_OK, &why);
             CHECK_EQ(calls_of("cuLaunchKernelEx"), n >= 2);
+        }
+        attn_plan_destroy(plan);
+    }
+    attn_close(context);
+    fake_end();
+}
+
+/* No query sees a key: memsets write the outputs. */
+TEST(blind_calls) {
+    static const struct {
+        int64_t q_offset, kv_offset, left, right;
+        attn_causal causal;
+        bool blind;
+    } cases[] = {{0, 40, -1, -1, ATTN_CAUSAL_TOP_LEFT, true}, /* 40 queries, 60 keys */
+                 {0, 39, -1, -1, ATTN_CAUSAL_TOP_LEFT, false},
+                 {0, 60, -1, -1, ATTN_CAUSAL_BOTTOM_RIGHT, true},
+                 {0, 59, -1, -1, ATTN_CAUSAL_BOTTOM_RIGHT, false},
+                 {0, 400, -1, -1, ATTN_CAUSAL_NONE, false},
+                 {100, 0, 40, -1, ATTN_CAUSAL_TOP_LEFT, true},
+                 {99, 0, 40, -1, ATTN_CAUSAL_TOP_LEFT, false},
+                 {0, 45, -1, 5, ATTN_CAUSAL_TOP_LEFT, true},
+                 {0, 65, -1, 5, ATTN_CAUSAL_NONE, true},
+                 {0, 64, -1, 5, ATTN_CAUSAL_NONE, false}};
+    attn_context *context = begin();
+    attn_error why;
+    if (context == NULL || !add_made_up_mma(context, ATTN_FP16) ||
+        !add_made_up_backward(context, ATTN_FP16)) {
+        return;
+    }
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        attn_problem p = gpu_problem();
+        p.causal = cases[i].causal;
+        p.q_offset = cases[i].q_offset;
+        p.kv_offset = cases[i].kv_offset;
+        p.window_left = cases[i].left;
+        p.window_right = cases[i].right;
+        CHECK_MSG((attn_problem_flops(&p) == 0.0) == cases[i].blind, "case %zu", i);
+        attn_tensors t = stand_ins();
+        attn_plan *plan = plan_on(context, &p, "made_up_fwd_mma_full_fp16");
+        fake->forget();
+        if (plan != NULL) {
+            CHECK_STATUS(attn_forward(plan, &t, NULL, 0, NULL, &why), ATTN_OK, &why);
+            CHECK_EQ(calls_of("cuLaunchKernelEx"), !cases[i].blind);
+            CHECK_EQ(calls_of("cuMemsetD2D8Async"), cases[i].blind);
+            CHECK_EQ(calls_of("cuMemsetD2D32Async"), cases[i].blind);
         }
         attn_plan_destroy(plan);
     }

@@ -59,7 +59,7 @@ class Still:
 
     def backward(self, k: Any, v: Any, use: Callable[..., Any]) -> Any:
         flat = self._pack(k, v)
-        flat.new_zeros(flat.shape, dtype=self.sums[0][0].dtype)  # the sums, which a ring begins here
+        flat.new_zeros(flat.shape, dtype=self.sums[0][0].dtype)  # a ring begins its sums here
         for chunk in self._order():
             for part in use(chunk, *self.chunks[chunk][1:3]):
                 part.add_to(*self.sums[chunk])
@@ -210,7 +210,8 @@ class Checker:
 
     def __init__(self, machine: Machine, case: Any) -> None:
         self.machine, self.case = machine, case
-        self.host = [x.cpu() for x in case.inputs[0]]
+        self.host = tuple(x.cpu() for x in case.inputs[0])
+        self.host_d_o = [x.cpu() for x in case.extra.d_o or []]
 
     def _judged(self, what: str, result: Dict[str, Any], found: Any,
                 expected: Any) -> Dict[str, Any]:
@@ -231,8 +232,9 @@ class Checker:
 
     def gradients(self, what: str, o: Any, lse: Any, found: Tuple[Any, ...],
                   expected: Tuple[Any, ...]) -> Dict[str, Any]:
-        case = SimpleNamespace(inputs=self.case.inputs, problem=self.case.problem,
-                               extra=self.case.extra, ours=SimpleNamespace(kept=[None, (o, lse)]))
+        case = SimpleNamespace(problem=self.case.problem, inputs=[self.host],
+                               extra=SimpleNamespace(d_o=self.host_d_o),
+                               ours=SimpleNamespace(kept=[None, (o, lse)]))
         return self._judged(what, backward.verify(self.machine, case, found, 0, ROWS), found,
                             expected)
 

@@ -113,14 +113,15 @@ TEST(windows) {
 /* Of longer sequences: positions of the chunk, and in the last two of each sequence. */
 TEST(chunks) {
     NEEDS_BACKWARD_KERNELS();
-    static const int64_t offsets[] = {-90, -30, 70, 300, 20};
-    for (int i = 0; i < 5; i++) {
+    static const int64_t offsets[] = {-90, -30, 70, 300, 20, -80};
+    for (int i = 0; i < 6; i++) { /* the first and the last see no key */
         struct edge edge = plain(i < 3 ? 1 : 2, 1, 70, 140);
         edge.problem.q_offset = offsets[i];
         edge.problem.causal = i == 1 ? ATTN_CAUSAL_BOTTOM_RIGHT : ATTN_CAUSAL_TOP_LEFT;
         edge.problem.window_left = i == 3 ? 250 : -1;
-        edge.problem.alibi = i == 2;
-        edge.problem.offsets = i >= 3;
+        edge.problem.alibi = i == 2 || i == 5;
+        edge.problem.bias = edge.problem.sink = i == 5;
+        edge.problem.offsets = i == 3 || i == 4;
         edge.problem.packed = i == 4;
         try_edge(&edge);
     }
