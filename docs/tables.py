@@ -17,6 +17,7 @@ import json
 import math
 import pathlib
 import re
+import statistics
 import sys
 import textwrap
 
@@ -29,6 +30,7 @@ BLOCKS = {  # which file has which tables, each once
                            "cpu", "cpu_run"],
     "docs/judge.md": ["judged"],
     "docs/evolve.md": ["searches"],
+    "docs/scale.md": ["ranks_run", "ranks", "moves"],
 }
 HEADLINE = [  # the rows of README: file, shape
     ("fp16", "B2 H8 S512 D64"),
@@ -349,6 +351,45 @@ def searches():
                   "promoted"], lines)
 
 
+def ranks_of(what):
+    """The rows of the run of simulated ranks. Each was checked before it was timed, else the run
+    ended there."""
+    data = load("h200-ranks.json")
+    if data.get("complete") is not True or not data.get(what):
+        raise Bad("h200-ranks.json is not a complete run")
+    for row in data["rows"]:
+        checks = row["checks"]
+        if not 0 <= checks["max_error"] <= checks["max_allowed"] or \
+                not 0 <= checks["from_one_call"] <= 0.05:
+            raise Bad(f"h200-ranks.json, {row['method']} of {row['ranks']}: not a verified row")
+    return data[what]
+
+
+def ranks_run():
+    data = load("h200-ranks.json")
+    machine, rounds = data["environment"], len(data["rows"][0]["one_s"])
+    return wrap(f"{data['shape']}, {data['dtype']}, {machine['gpu']}, {machine['date']}. Medians of "
+                f"{rounds} rounds.")
+
+
+def ranks():
+    lines = []
+    for row in ranks_of("rows"):
+        one = statistics.median(number(row, "one_s", i) for i in range(len(row["one_s"])))
+        together = number(row, "together_s") / one if row["together_s"] is not None else None
+        lines.append([row["direction"], row["method"], str(row["ranks"]), f"{1e3 * one:.1f}",
+                      f"{number(row, 'ratio'):.3f}", f"{100 * row['spread']:.1f} %",
+                      "" if together is None else f"{together:.3f}"])
+    return table(["pass", "method", "ranks", "one call, ms", "sum of the ranks", "spread",
+                  "all at one time"], lines)
+
+
+def moves():
+    return table(["what", "GB/s", "of HBM"],
+                 [[row["name"], f"{number(row, 'rate') / 1e9:.0f}",
+                   f"{100 * number(row, 'of_hbm'):.0f} %"] for row in ranks_of("moves")])
+
+
 TABLES = {
     "judged": judged, "searches": searches,
     "headline": headline, "summary": summary, "summary_text": summary_text,
@@ -359,6 +400,7 @@ TABLES = {
     "fp16": lambda: peer_table("fp16"), "bf16": lambda: peer_table("bf16"),
     "middle": lambda: peer_table("middle"), "decode": lambda: peer_table("decode", tflops=False),
     "use": lambda: peer_table("use", tflops=False),
+    "ranks_run": ranks_run, "ranks": ranks, "moves": moves,
 }
 
 # ---- files --------------------------------------------------------------------------------------
