@@ -122,12 +122,11 @@ bool promote_line(const struct search *s, const char *run, char *line, size_t si
     const struct class_limits most = shapes_limits(&s->targets);
     /* it was measured on this GPU and is for no other: sm_90a is Hopper alone */
     const char *arch = strcmp(s->arch, "sm_90") == 0 ? "sm_90a" : family->arch;
-    snprintf(line, size,
-             "TUNED(%s, %s, %d, %d, %lld, %.0f, %lld, %d, %d, %d, %d, \"evolve-%.*s.json\")",
-             family->kernel, arch, family->head_dim,
-             s->targets.problems[0].causal != ATTN_CAUSAL_NONE, (long long)most.queries,
-             ceil(most.rows / s->units), (long long)most.keys, v[KNOB_BLOCK_Q], v[KNOB_BLOCK_KV],
-             v[KNOB_WARPS], v[KNOB_STAGES], (int)RUN_DIGITS, run);
+    snprintf(
+        line, size, "TUNED(%s, %s, %d, %d, %lld, %.0f, %lld, %d, %d, %d, %d, \"evolve-%.*s.json\")",
+        family->kernel, arch, family->head_dim, s->targets.problems[0].causal != ATTN_CAUSAL_NONE,
+        (long long)most.queries, ceil(most.rows / s->units), (long long)most.keys, v[KNOB_BLOCK_Q],
+        v[KNOB_BLOCK_KV], v[KNOB_WARPS], v[KNOB_STAGES], (int)RUN_DIGITS, run);
     return true;
 }
 

@@ -209,9 +209,9 @@ INLINE bool is_end_of_work(struct consumer &c, const struct attn_args &a, int re
     return false;
 }
 
-/* Whether end-of-work is a loop of its own: with a second way back to the top of consumer_loop ptxas
- * keeps the descriptors of split-KV kernels in vector registers, four R2UR for each wgmma. Elsewhere
- * the loop costs registers (forward_bias.cu at D 256), with fp8 it was 9 % slower. */
+/* Whether end-of-work is a loop of its own: with a second way back to the top of consumer_loop
+ * ptxas keeps the descriptors of split-KV kernels in vector registers, four R2UR for each wgmma.
+ * Elsewhere the loop costs registers (forward_bias.cu at D 256); with fp8 it was 9 % slower. */
 enum { UNIFORM_LOOP = SPLIT_KV && !FP8 };
 
 INLINE void consumer_loop(const struct attn_tma_args &t, struct consumer &c) {

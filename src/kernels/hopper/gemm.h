@@ -10,8 +10,8 @@
 #include "hopper/softmax.h"
 #include "hopper/wgmma.h"
 
-/* S = QK^T, in flight; q is the warpgroup's first row. Descriptors by addition to their lower halves:
- * an address has 18 bits, so nothing carries into the next field. */
+/* S = QK^T, in flight; q is the warpgroup's first row. Descriptors by addition to their lower
+ * halves: an address has 18 bits, so nothing carries into the next field. */
 INLINE void gemm_qk(float (&s)[S_REGS], unsigned q, unsigned k) {
     const unsigned left = descriptor_low(q, 16), right = descriptor_low(k, 16);
     wgmma_fence();
