@@ -122,9 +122,11 @@ static bool make_slots(struct bench *b, int64_t launches, attn_error *why) {
     b->slots = b->slots < (size_t)b->sets ? (size_t)b->sets : b->slots;
     b->slot_memory = device_alloc(device, b->slots * b->slot_size, why);
     b->host = malloc((b->slots + (size_t)b->sets) * b->slot_size);
-    b->first = b->host != NULL ? b->host + b->slots * b->slot_size : NULL;
-    return b->slot_memory != NULL &&
-           (b->host != NULL || explain(why, "out of memory for %zu results", b->slots));
+    if (b->host == NULL) {
+        return explain(why, "out of memory for %zu results", b->slots);
+    }
+    b->first = b->host + b->slots * b->slot_size;
+    return b->slot_memory != NULL;
 }
 
 static bool make_workspaces(struct bench *b, attn_error *why) {
