@@ -59,6 +59,7 @@ static int (*cuMemcpyDtoH)(void *, address, size_t);
 static int (*cuMemcpyDtoD)(address, address, size_t);
 static int (*cuMemsetD8)(address, unsigned char, size_t);
 static int (*cuMemsetD32)(address, unsigned, size_t);
+static int (*cuMemsetD2D32Async)(address, size_t, unsigned, size_t, size_t, void *);
 static int (*cuStreamCreate)(void **, unsigned);
 static int (*cuStreamDestroy)(void *);
 static int (*cuStreamSynchronize)(void *);
@@ -141,6 +142,7 @@ static bool get_all(void) {
     GET(cuMemcpyDtoD);
     GET(cuMemsetD8);
     GET(cuMemsetD32);
+    GET(cuMemsetD2D32Async);
     GET(cuStreamCreate);
     GET(cuStreamDestroy);
     GET(cuStreamSynchronize);
@@ -560,10 +562,12 @@ TEST(tensor_maps) {
 TEST(graphs_replay_what_was_captured) {
     struct scene scene;
     void *stream = NULL, *graph = NULL, *executable = NULL;
-    address p = 0;
+    address p = 0, rows = 0;
+    unsigned found[4] = {0}, expected[] = {6, 0, 6, 0};
     if (!scene_make(&scene)) {
         return;
     }
+    CHECK_EQ(cuMemAlloc(&rows, sizeof found) + cuMemsetD8(rows, 0, sizeof found), 0);
     CHECK_EQ(cuStreamCreate(&stream, 1), 0);
     CHECK_EQ(cuStreamEndCapture(stream, &graph), 903);
     CHECK_EQ(cuStreamBeginCapture(stream, 1), 0);
@@ -571,18 +575,23 @@ TEST(graphs_replay_what_was_captured) {
     CHECK_EQ(scene_launch(&scene, stream), 0);
     scene.n = 4;
     CHECK_EQ(scene_launch(&scene, stream), 0);
+    CHECK_EQ(cuMemsetD2D32Async(rows, 8, 6, 1, 2, stream), 0);
     scene.n = 1000; /* the graph has copies */
     CHECK_EQ(cuMemAlloc(&p, 16), 900);
     CHECK_EQ(cuCtxSynchronize(), 900);
     CHECK_EQ(cuStreamSynchronize(stream), 900);
     CHECK_EQ(cuStreamEndCapture(stream, &graph), 0);
     CHECK_EQ(scene_value(&scene), 0);
+    CHECK_EQ(cuMemcpyDtoH(found, rows, sizeof found), 0);
+    CHECK_EQ(found[0], 0);
     CHECK_EQ(cuGraphInstantiateWithFlags(&executable, graph, 0), 0);
     CHECK_EQ(cuGraphDestroy(graph), 0);
     for (int i = 1; i <= 3; i++) {
         CHECK_EQ(cuGraphLaunch(executable, stream), 0);
         CHECK_EQ(scene_value(&scene), 7 * i);
     }
+    CHECK_EQ(cuMemcpyDtoH(found, rows, sizeof found), 0);
+    CHECK_EQ(memcmp(found, expected, sizeof found), 0);
     /* the kernel goes, and another one may come to lie where it was */
     CHECK_EQ(cuLibraryUnload(scene.library), 0);
     CHECK_EQ(cuLibraryLoadData(&scene.library, PTX, NULL, NULL, 0, NULL, NULL, 0), 0);

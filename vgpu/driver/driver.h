@@ -109,7 +109,8 @@ struct node {
     /* a copy, a fill, an allocation (`to`), a release (`to`) */
     vgpu_pointer to, from;
     size_t bytes;
-    unsigned char byte;
+    unsigned value; /* of a fill: of each element of so many bytes */
+    unsigned element;
     /* a function of the host */
     void (*function)(void *);
     void *data;
@@ -209,6 +210,8 @@ void nodes_free(struct object *graph);       /* all of a graph */
 void bodies_free(struct node *node);
 /* Does the work or captures it; the node belongs to the callee. The stream is a good one. */
 int stream_submit(void *stream, struct node *node);
+int stream_fill(void *stream, vgpu_pointer to, unsigned value, unsigned element, size_t bytes);
+int memory_fill(vgpu_pointer to, unsigned value, unsigned element, size_t bytes); /* now */
 int kernel_run(const struct node *node, bool always); /* launch.c; `always`: despite --first */
 /* launch_run, or restores memory as an equal launch left it (repeat.c). */
 vgpu_status repeat_run(const struct node *node, struct launch *launch, vgpu_error *error);

@@ -50,7 +50,6 @@ static int conditional_run(const struct node *node) {
 
 /* `always`: its launches are not left out. */
 static int node_run(const struct node *node, bool always) {
-    vgpu_error why = {0};
     if (node->kind != NODE_KERNEL) {
         programmatic_forget();
     }
@@ -62,9 +61,7 @@ static int node_run(const struct node *node, bool always) {
     case NODE_FREE: return memory_give(node->to);
     case NODE_FILL:
         streams_copy(node);
-        return vgpu_fill(driver_state.gpu, node->to, node->byte, node->bytes, &why) == VGPU_OK
-                   ? CU_SUCCESS
-                   : driver_explain(CU_INVALID_VALUE, why.text);
+        return memory_fill(node->to, node->value, node->element, node->bytes);
     default:
         driver_leave(NULL); /* it may take locks that a caller of the driver holds */
         node->function(node->data);
@@ -132,17 +129,22 @@ static int cuMemcpy(vgpu_pointer to, vgpu_pointer from, size_t bytes) {
     return cuMemcpyAsync(to, from, bytes, NULL);
 }
 
-static int cuMemsetD8Async(vgpu_pointer to, unsigned char byte, size_t bytes, void *stream) {
-    DRIVER_ENTER();
+int stream_fill(void *stream, vgpu_pointer to, unsigned value, unsigned element, size_t bytes) {
     int code;
     struct node *node = begin(stream, NODE_FILL, &code);
     if (node == NULL) {
         return code;
     }
     node->to = to;
-    node->byte = byte;
+    node->value = value;
+    node->element = element;
     node->bytes = bytes;
     return stream_submit(stream, node);
+}
+
+static int cuMemsetD8Async(vgpu_pointer to, unsigned char byte, size_t bytes, void *stream) {
+    DRIVER_ENTER();
+    return stream_fill(stream, to, byte, 1, bytes);
 }
 
 /* A graph that allocates has the address from the beginning. */

@@ -236,26 +236,36 @@ static int cuMemsetD8(vgpu_pointer to, unsigned char byte, size_t bytes) {
                               : code_of(vgpu_fill(driver_state.gpu, to, byte, bytes, &why), &why);
 }
 
-/* Fills `rows` rows, `pitch` bytes apart, of `count` elements of 1, 2 or 4 bytes. */
-static int fill_elements(vgpu_pointer to, size_t pitch, unsigned value, size_t element,
-                         size_t count, size_t rows) {
-    const int code = driver_ready();
-    if (code != CU_SUCCESS || count == 0 || rows == 0) {
-        return code;
+int memory_fill(vgpu_pointer to, unsigned value, unsigned element, size_t bytes) {
+    vgpu_error why = {0};
+    if (element == 1) {
+        return code_of(vgpu_fill(driver_state.gpu, to, (unsigned char)value, bytes, &why), &why);
     }
-    const bool valid = count <= SIZE_MAX / element && to % element == 0 && pitch % element == 0;
-    for (size_t row = 0; row < rows; row++) {
-        unsigned char *host =
-            valid ? device_bytes(driver_state.gpu->memory, to + row * pitch, count * element, true)
-                  : NULL;
-        if (host == NULL) {
-            return driver_explain(CU_INVALID_VALUE, "the range lies in no allocation");
-        }
-        for (size_t i = 0; i < count; i++) {
-            memcpy(host + i * element, &value, element); /* little endian */
-        }
+    unsigned char *host =
+        to % element == 0 ? device_bytes(driver_state.gpu->memory, to, bytes, true) : NULL;
+    if (host == NULL) {
+        return driver_explain(CU_INVALID_VALUE, "the range lies in no allocation");
+    }
+    for (size_t i = 0; i < bytes; i += element) {
+        memcpy(host + i, &value, element); /* little endian */
     }
     return CU_SUCCESS;
+}
+
+/* Fills `rows` rows, `pitch` bytes apart, of `count` elements of 1, 2 or 4 bytes: now, or each row
+ * as work of the stream. */
+static int fill_rows(vgpu_pointer to, size_t pitch, unsigned value, unsigned element, size_t count,
+                     size_t rows, bool now, void *stream) {
+    int code = now ? driver_ready() : driver_current();
+    if (code == CU_SUCCESS && (count > SIZE_MAX / element || pitch % element != 0)) {
+        return driver_explain(CU_INVALID_VALUE, "the range lies in no allocation");
+    }
+    for (size_t row = 0; row < rows && count > 0 && code == CU_SUCCESS; row++) {
+        const vgpu_pointer at = to + row * pitch;
+        code = now ? memory_fill(at, value, element, count * element)
+                   : stream_fill(stream, at, value, element, count * element);
+    }
+    return code;
 }
 
 /* Whether a stream may be given: NULL and the two legacy handles 1 and 2 are the default stream. */
@@ -267,14 +277,14 @@ bool is_stream(void *stream) {
     static int cuMemsetD2D##bits(vgpu_pointer to, size_t pitch, type value, size_t count,          \
                                  size_t rows) {                                                    \
         DRIVER_ENTER();                                                                            \
-        return fill_elements(to, pitch, value, sizeof value, count, rows);                         \
+        return fill_rows(to, pitch, value, sizeof value, count, rows, true, NULL);                 \
     }                                                                                              \
-    /* Work is finished when it is submitted, so the stream does not matter. */                    \
     static int cuMemsetD2D##bits##Async(vgpu_pointer to, size_t pitch, type value, size_t count,   \
                                         size_t rows, void *stream) {                               \
         DRIVER_ENTER();                                                                            \
-        return is_stream(stream) ? fill_elements(to, pitch, value, sizeof value, count, rows)      \
-                                 : CU_INVALID_HANDLE;                                              \
+        return is_stream(stream)                                                                   \
+                   ? fill_rows(to, pitch, value, sizeof value, count, rows, false, stream)         \
+                   : CU_INVALID_HANDLE;                                                            \
     }
 FILLS(8, unsigned char)
 FILLS(16, unsigned short)
