@@ -134,7 +134,7 @@ def compute(q: Tensor, k: Tensor, v: Tensor, dropout_p: float, scale: Optional[f
         first = 0 if first_k is None else first_k[:, None]
         if first_k is not None:  # positions count from the last key, so a mask suffices
             mask = (torch.arange(keys, device=q.device) >= first)[:, None, None]
-        if chunk:
+        if chunk and lengths is not None:  # None: refused below
             rows_q = q.shape[1] if cu_q is None else _lengths(cu_q, used_q)[:, None]
             same = chunk_mask(max_q or q.shape[1], rows_q, keys, first, lengths, chunk)
             mask = same if mask is None else same & mask

@@ -82,7 +82,7 @@ def chunk_mask(rows: int, lengths_q: Any, keys: int, first: Any, lengths_k: Tens
 class _NoGradient(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, out: Tensor, error: Exception, *_: Any) -> Tensor:
-        ctx.error = error
+        ctx.error = error.with_traceback(None)  # whose frames would keep the tensors alive
         return out.view_as(out)
 
     @staticmethod
