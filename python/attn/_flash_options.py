@@ -13,6 +13,8 @@ from typing import Any, Optional, Tuple
 
 import torch
 
+from ._library import InvalidArgument
+
 Tensor = torch.Tensor
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
@@ -38,6 +40,10 @@ def scaled(x: Tensor, scales: Tuple[Optional[Tensor], ...], cu: Optional[Tensor]
     given = [scale for scale in scales if scale is not None]
     if not given:
         return x
+    for scale in given:
+        if scale.dim() != 2:
+            raise InvalidArgument(f"a descale has the shape {tuple(scale.shape)}, expected (batch, "
+                                  "heads_k)")
     factor = torch.stack([scale.float() for scale in given]).prod(0)
     factor = factor.repeat_interleave(x.shape[-2] // factor.shape[1], 1)[..., None]
     factor = factor[:, None] if cu is None else factor[places(x, cu)[0]]

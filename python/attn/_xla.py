@@ -152,8 +152,8 @@ def _execute(frame: _Frame, on_gpu: bool) -> None:
         of_results = i - inputs.count
         buffer = (inputs.buffers[i] if of_results < 0 else results.buffers[of_results]).contents
         tensors[place] = buffer.data or 0
-        if of_results >= 0 and call.clears:
-            size = _bytes_of(buffer, 4 if buffer.dtype == _F32 else 2)
+        size = _bytes_of(buffer, 4 if buffer.dtype == _F32 else 2)
+        if of_results >= 0 and call.clears and size > 0:
             if not on_gpu:
                 ctypes.memset(buffer.data, 0, size)
             elif _driver(gpu, "cuMemsetD8Async", ctypes.c_uint64, ctypes.c_ubyte, c_size_t,

@@ -24,8 +24,8 @@ import numpy as np
 
 from ._arguments import MOST_ROWS, NO_WINDOW, choice, integer, number
 from ._arguments import window as window_of
-from ._library import (BACKWARD, BF16, CAUSAL, FORWARD, FP16, FP32, LAYOUT, InvalidArgument,
-                       Unsupported)
+from ._library import (BACKWARD, BF16, CAUSAL, FORWARD, FP16, FP32, LAYOUT, DeviceError,
+                       InvalidArgument, Unsupported)
 from ._problem import Strides, problem
 from ._xla import TARGET, Call, register
 
@@ -53,13 +53,18 @@ class _Form(NamedTuple):
     packed: bool
     threads: int
     gpu: int  # -1: the CPU
+    known: bool  # False: all arrays are traced, and gpu is where they lie by default
 
 
 def _call(form: _Form, direction: int, inputs: Dict[str, Array],
           results: Dict[str, jax.ShapeDtypeStruct]) -> Dict[str, Array]:
     call = Call(form.threads, direction, (*inputs, *results), form.packed, form.problem)
-    # Now, so that a refusal raises while tracing.
-    call.cache(form.gpu).plan(call.problem, None, direction)
+    try:  # now, so that a refusal raises while tracing
+        call.cache(form.gpu).plan(call.problem, None, direction)
+    except (DeviceError, Unsupported):
+        if form.known or form.gpu < 0:
+            raise
+        call.cache(-1).plan(call.problem, None, direction)  # the arrays may lie on the CPU
     run = jax.ffi.ffi_call(TARGET, tuple(results.values()), vmap_method="sequential")
     return dict(zip(results, run(*inputs.values(), call=call.text())))
 
@@ -158,7 +163,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: Optional[str] = None,
     Array([0., 4., 8.], dtype=float32)
     """
     q, k, v = jnp.asarray(q), jnp.asarray(k), jnp.asarray(v)
-    platforms = {d.platform for x in (q, k, v) if not is_traced(x) for d in x.devices()}
+    devices = [d for x in (q, k, v) if not is_traced(x) for d in x.devices()]
+    platforms = {d.platform for d in devices}
     platform = platforms.pop() if len(platforms) == 1 else jax.default_backend()
     if platforms or platform not in ("cpu", "gpu"):
         raise Unsupported(f"q, k and v lie on {sorted(platforms) or platform}, expected a CPU or an "
@@ -215,6 +221,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: Optional[str] = None,
         sink=sink is not None, packed=(q.shape[row], k.shape[row]) if packed else None,
         used_kv=used_kv is not None), out,
         (heads, q.shape[row]) if packed else (batch, heads, seq_q), packed, threads,
-        0 if platform == "gpu" else -1)
+        -1 if platform == "cpu" else (devices or jax.local_devices())[0].local_hardware_id,
+        bool(devices))
     o, lse = _compiled(form, arrays)
     return (o, jax.lax.stop_gradient(lse)) if return_lse else o

@@ -163,6 +163,14 @@ def test_nothing_is_copied(monkeypatch):
     assert seen == [{x.unsafe_buffer_pointer() for x in arrays}]
 
 
+def test_traced_arrays_of_the_cpu_beside_a_gpu(monkeypatch):
+    """Where traced arrays lie is not known: a GPU's refusal is not theirs."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    q, k, v = qkv()
+    assert (jax.jit(attn.jax.attention)(q, k, v) == attn.jax.attention(q, k, v)).all()
+    assert jax.grad(lambda q: attn.jax.attention(q, k, v).sum())(q).shape == q.shape
+
+
 def test_empty():
     q, k, v = qkv()
     assert attn.jax.attention(q[:, :, :0], k, v).shape == (BATCH, HEADS, 0, 8)

@@ -216,7 +216,11 @@ def judge(attest: str, row: Row, first: int, cases: int, seed: int,
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if not done.stdout:
         return {"reason": done.stderr.strip(), "counts": {}, "cases": 0, "failures": []}
-    report: Dict[str, Any] = json.loads(done.stdout)
+    try:
+        report: Dict[str, Any] = json.loads(done.stdout)
+    except ValueError:  # it was killed while it wrote
+        return {"reason": f"attest judge ended with {done.returncode}", "counts": {}, "cases": 0,
+                "failures": []}
     return report
 
 

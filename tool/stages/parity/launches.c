@@ -28,7 +28,7 @@ static const size_t SLOTS_BYTES = (size_t)1 << 30; /* of a GPU, at most for all 
 struct bench {
     const struct target *target;
     attn_plan *plan;
-    int sets; /* of inputs: at most half as many as launches, so that each is launched twice */
+    int sets; /* of inputs: at most half as many as launches, or 1 */
     struct sample samples[SETS];
     struct mirror mirrors[SETS];
     void *workspaces[WORKSPACES];
