@@ -32,20 +32,12 @@ static int threads_of_row(const struct variant *variant, const attn_problem *p) 
     return threads;
 }
 
-/* Several if a thread loads all that it adds up at one time; a running sum's fp32 is two loads. */
+/* Several if a thread loads all that it adds up at one time: of a running sum three times 16 bytes,
+ * of which two are fp32. merge.cu finds them in the grid. */
 static int rows_of_thread(const attn_problem *p, const struct merging *m, int threads) {
     const int loads = m->running && p->dtype != ATTN_FP32 ? 3 : m->count;
     const int64_t width = width_of(p);
     return width == 1 || width * threads < p->head_dim_v || loads > 4 ? 1 : loads > 2 ? 2 : 4;
-}
-
-static struct attn_divisor divisor(int64_t by) {
-    unsigned shift = 0;
-    while ((int64_t)1 << shift < by) {
-        shift++;
-    }
-    const uint64_t scale = (uint64_t)1 << (31 + shift), d = (uint64_t)by;
-    return (struct attn_divisor){(unsigned)by, (unsigned)((scale + d - 1) / d), shift};
 }
 
 attn_status merge_check(const attn_problem *p, attn_error *error) {
@@ -82,20 +74,20 @@ attn_status cuda_merge(struct cuda *cuda, const char *name, const attn_problem *
         .lse_outer = heads_first ? p->lse.row : p->lse.head,
         .lse_batch = p->lse.batch,
         .rows = (unsigned)rows_of(p),
-        .inner = divisor(heads_first ? p->heads_q : rows),
-        .outer = divisor(heads_first ? rows : p->heads_q),
+        .inner = (unsigned)(heads_first ? p->heads_q : rows),
+        .outer = (unsigned)(heads_first ? rows : p->heads_q),
         .count = m->count,
         .columns = (int)p->head_dim_v,
         .dtype_o = (int)m->dtype_o,
         .vector = width_of(p) > 1,
         .threads_of_row = threads,
-        .rows_of_thread = rows_of_thread(p, m, threads),
         .running = m->running,
     };
     memcpy(args.o_parts, m->o_parts, (size_t)m->count * sizeof *m->o_parts);
     if (m->lse_parts != NULL) {
         memcpy(args.lse_parts, m->lse_parts, (size_t)m->count * sizeof *m->lse_parts);
     }
-    const int64_t ctas = divide_up(rows_of(p), geometry->block_rows * args.rows_of_thread);
-    return cuda_launch_rows(cuda, name, geometry, (unsigned)ctas, &args, stream, error);
+    const int rows_of_cta = geometry->block_rows * rows_of_thread(p, m, threads);
+    return cuda_launch_rows(cuda, name, geometry, (unsigned)divide_up(rows_of(p), rows_of_cta),
+                            &args, stream, error);
 }

@@ -130,10 +130,9 @@ AT(o, 512);
 AT(o_inner, 528);
 AT(rows, 576);
 AT(inner, 580);
-AT(outer, 592);
-AT(threads_of_row, 620);
-AT(running, 628);
-_Static_assert(sizeof(struct attn_merge_args) == 632, "struct attn_merge_args has another size");
+AT(threads_of_row, 604);
+AT(running, 608);
+_Static_assert(sizeof(struct attn_merge_args) == 616, "struct attn_merge_args has another size");
 
 static bool is_hopper(const attn_variant *variant) {
     return strncmp(variant->family, "fwd_hopper", 10) == 0;

@@ -176,11 +176,6 @@ struct attn_append_args {
 
 #define ATTN_MERGE_MOST 32 /* ATTN_MERGE_PARTS of attn.h */
 
-/* n / divisor of n below 2^31 is (2 n multiplier >> 32) >> shift. */
-struct attn_divisor {
-    unsigned divisor, multiplier, shift;
-};
-
 /* The parameter of merge.cu (attn_merge, attn_accumulate). Rows are counted over inner, outer and
  * batch entries; inner is the one of heads and rows of a sequence whose stride in O is the smaller.
  */
@@ -191,21 +186,18 @@ struct attn_merge_args {
     float *lse; /* NULL: not wanted */
     long long o_inner, o_outer, o_batch;
     long long lse_inner, lse_outer, lse_batch;
-    unsigned rows; /* below 2^31 */
-    struct attn_divisor inner, outer;
+    unsigned rows, inner, outer; /* below 2^31 */
     int count;
     int columns;
     int dtype_o;        /* enum attn_dtype */
     int vector;         /* columns are moved in 16 bytes of a part, else one by one */
     int threads_of_row; /* a power of two from ATTN_MERGE_THREADS on */
-    int rows_of_thread; /* at one time: 1, or 2 of at most 4 loads, or 4 of at most 2 */
     int running;        /* two parts, of which the first is fp32 */
+    int reserved;
 };
 
 /* So that the weights of all rows of a CTA fit into shared memory. */
 #define ATTN_MERGE_THREADS 4
-/* 16-byte loads of a thread at one time. */
-#define ATTN_MERGE_LOADS 8
 
 /* The rows of a sequence in the workspace of backward begin at a multiple: of a tile, too. */
 #define ATTN_STAT_ROWS 128

@@ -22,13 +22,12 @@ AT(o, 512);
 AT(o_inner, 528);
 AT(rows, 576);
 AT(inner, 580);
-AT(outer, 592);
-AT(threads_of_row, 620);
-AT(running, 628);
-static_assert(sizeof(struct attn_merge_args) == 632, "struct attn_merge_args has another size");
+AT(threads_of_row, 604);
+AT(running, 608);
+static_assert(sizeof(struct attn_merge_args) == 616, "struct attn_merge_args has another size");
 #undef AT
 
-enum { VECTOR = 16 / sizeof(element), LOADS = ATTN_MERGE_LOADS };
+enum { VECTOR = 16 / sizeof(element), LOADS = 8 /* of a thread, of 16 bytes */ };
 enum dtype { DTYPE_FP32, DTYPE_FP16, DTYPE_BF16 }; /* enum attn_dtype */
 
 #define LOG2_E 1.44269504088896340736f
@@ -41,14 +40,9 @@ struct place {
     long long o, lse;
 };
 
-INLINE unsigned quotient(unsigned n, const struct attn_divisor &by) {
-    return __umulhi(2 * n, by.multiplier) >> by.shift;
-}
-
 INLINE struct place place_of_row(const struct attn_merge_args &a, unsigned row) {
-    const unsigned rest = quotient(row, a.inner), last = quotient(rest, a.outer);
-    const long long inner = row - rest * a.inner.divisor, outer = rest - last * a.outer.divisor;
-    const long long batch = last;
+    const unsigned rest = row / a.inner; /* of 32 bits: 64 would cost more than the sums */
+    const long long inner = row % a.inner, outer = rest % a.outer, batch = rest / a.outer;
     const struct place place = {inner * a.o_inner + outer * a.o_outer + batch * a.o_batch,
                                 inner * a.lse_inner + outer * a.lse_outer + batch * a.lse_batch};
     return place;
@@ -270,6 +264,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 896 / THREADS)
     ATTN_ENTRY(const __grid_constant__ struct attn_merge_args a) {
     /* of several rows of a thread at most LOADS / rows parts */
     __shared__ float weights[ATTN_MERGE_MOST * THREADS / ATTN_MERGE_THREADS];
+    const unsigned rows = gridDim.x * (THREADS / a.threads_of_row); /* if a thread has one */
     if (sizeof(element) == 2 && a.running) {
         if (a.vector) {
             merge_rows<fp32_bits, VECTOR, 2, 2>(a, weights);
@@ -278,11 +273,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 896 / THREADS)
         }
     } else if (!a.vector) {
         merge_rows<bits, 1, LOADS, 1>(a, weights);
-    } else if (a.rows_of_thread == 4) {
-        merge_rows<bits, VECTOR, LOADS / 4, 4>(a, weights);
-    } else if (a.rows_of_thread == 2) {
+    } else if (a.rows <= rows) {
+        merge_rows<bits, VECTOR, LOADS, 1>(a, weights);
+    } else if (a.rows <= 2 * rows) {
         merge_rows<bits, VECTOR, LOADS / 2, 2>(a, weights);
     } else {
-        merge_rows<bits, VECTOR, LOADS, 1>(a, weights);
+        merge_rows<bits, VECTOR, LOADS / 4, 4>(a, weights);
     }
 }
