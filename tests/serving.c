@@ -676,7 +676,7 @@ const char *merge_try(attn_context *context, struct device *device, const char *
 
 struct merge_case merge_case_of(int index) {
     static const int32_t counts[] = {1, 2, 3, 5, 16, ATTN_MERGE_PARTS};
-    static const int64_t dims[] = {64, 128, 40, 7, 256, 24};
+    static const int64_t dims[] = {64, 128, 40, 7, 256, 24, 576};
     uint64_t s = 2000 + (uint64_t)index;
     struct merge_case c = {.count = counts[pick(&s, 6)],
                            .lse = pick(&s, 4) > 0,
@@ -690,12 +690,12 @@ struct merge_case merge_case_of(int index) {
     p->batch = 1 + pick(&s, 3);
     p->heads_q = 1 + pick(&s, 4);
     p->seq_q = 1 + pick(&s, 9);
-    p->head_dim = dims[pick(&s, 6)];
+    p->head_dim = dims[pick(&s, 7)];
     p->packed = pick(&s, 4) == 0;
     p->total_q = p->packed ? p->batch * p->seq_q : 0;
-    p->alignment = (int32_t)attn_dtype_size(p->dtype) * (pick(&s, 4) > 0 ? 8 : 1);
+    p->alignment = (int32_t)attn_dtype_size(p->dtype) * (pick(&s, 2) > 0 ? 8 : 1);
     if (!p->packed && pick(&s, 4) == 0) { /* rows apart, LSE as (rows, heads) */
-        p->o = (attn_strides){p->seq_q * p->heads_q * 320, 320, p->heads_q * 320};
+        p->o = (attn_strides){p->seq_q * p->heads_q * 640, 640, p->heads_q * 640};
         p->lse = (attn_strides){p->seq_q * p->heads_q, 1, p->heads_q};
     }
     c.plain = pick(&s, 4) == 0;

@@ -39,7 +39,7 @@ struct cuda_geometry {
     bool has_maps; /* the kernel takes struct attn_(backward_)tma_args; else attn_(backward_)args */
     size_t workspace;           /* bytes of counters and of partial results; 0: none */
     unsigned rows_grid;         /* backward: CTAs of its first launch */
-    int block_rows;             /* backward: keys of a tile of the second; merge: rows of a CTA */
+    int block_rows;             /* backward: keys of a tile of the second; merge: rows at once */
     size_t dq_floats, turns;    /* backward: of the sums of dQ in the workspace */
     size_t kv_floats, kv_turns; /* ... and of dK and dV, where a group's heads are cut into parts */
     int part_heads;             /* ... of so many heads */

@@ -32,6 +32,14 @@ static int threads_of_row(const struct variant *variant, const attn_problem *p) 
     return threads;
 }
 
+/* Several if a thread loads all that it adds up at one time: of a running sum three times 16 bytes,
+ * of which two are fp32. merge.cu finds them in the grid. */
+static int rows_of_thread(const attn_problem *p, const struct merging *m, int threads) {
+    const int loads = m->running && p->dtype != ATTN_FP32 ? 3 : m->count;
+    const int64_t width = width_of(p);
+    return width == 1 || width * threads < p->head_dim_v || loads > 4 ? 1 : loads > 2 ? 2 : 4;
+}
+
 attn_status merge_check(const attn_problem *p, attn_error *error) {
     if (rows_of(p) > INT32_MAX) {
         return attn_fail(error, ATTN_UNSUPPORTED, "%lld rows in all, it takes at most %d",
@@ -45,7 +53,6 @@ void merge_geometry(const struct variant *variant, const attn_problem *p,
     const int threads = threads_of_row(variant, p), block = 32 * variant->info.warps;
     *geometry = (struct cuda_geometry){
         .kernel = variant->kernel,
-        .grid = {(unsigned)divide_up(rows_of(p), block / threads), 1, 1},
         .block = (unsigned)block,
         .block_rows = block / threads,
     };
@@ -55,6 +62,7 @@ attn_status cuda_merge(struct cuda *cuda, const char *name, const attn_problem *
                        const struct cuda_geometry *geometry, const struct merging *m, void *stream,
                        attn_error *error) {
     const int64_t rows = p->packed ? p->total_q : p->seq_q;
+    const int threads = (int)geometry->block / geometry->block_rows;
     const bool heads_first = p->o.head < p->o.row; /* (batch, seq, heads, dim) in memory */
     struct attn_merge_args args = {
         .o = m->o,
@@ -72,12 +80,14 @@ attn_status cuda_merge(struct cuda *cuda, const char *name, const attn_problem *
         .columns = (int)p->head_dim_v,
         .dtype_o = (int)m->dtype_o,
         .vector = width_of(p) > 1,
-        .threads_of_row = (int)geometry->block / geometry->block_rows,
+        .threads_of_row = threads,
         .running = m->running,
     };
     memcpy(args.o_parts, m->o_parts, (size_t)m->count * sizeof *m->o_parts);
     if (m->lse_parts != NULL) {
         memcpy(args.lse_parts, m->lse_parts, (size_t)m->count * sizeof *m->lse_parts);
     }
-    return cuda_launch_rows(cuda, name, geometry, geometry->grid[0], &args, stream, error);
+    const int rows_of_cta = geometry->block_rows * rows_of_thread(p, m, threads);
+    return cuda_launch_rows(cuda, name, geometry, (unsigned)divide_up(rows_of(p), rows_of_cta),
+                            &args, stream, error);
 }

@@ -3,9 +3,10 @@
  * merge.cu - partial results (O, LSE) of the same rows into one (attn_merge), or one of them into a
  * running sum (attn_accumulate).
  *
- * A CTA takes a few rows. First one thread of each row turns the LSEs of all parts into weights,
- * which lie in shared memory; then all threads of a row add up its columns, 16 bytes of a part at a
- * time, in the order of the parts. O of a part that saw no key is not read.
+ * Bandwidth-bound. A thread issues all its loads of O first: 16 bytes of each of 8 parts of a row,
+ * or of fewer parts of more rows. Meanwhile one thread of each row turns the LSEs of all parts into
+ * weights, in shared memory. After a barrier the columns are added up in the order of the parts. O
+ * of a part that saw no key is loaded, but not used.
  *
  * Invariant: an element of O or LSE is read and written by one thread, reads first, so that the
  * result may lie where the first part does.
@@ -26,7 +27,7 @@ AT(running, 608);
 static_assert(sizeof(struct attn_merge_args) == 616, "struct attn_merge_args has another size");
 #undef AT
 
-enum { VECTOR = 16 / sizeof(element), ROWS = THREADS / ATTN_MERGE_THREADS };
+enum { VECTOR = 16 / sizeof(element), LOADS = 8 /* of a thread, of 16 bytes */ };
 enum dtype { DTYPE_FP32, DTYPE_FP16, DTYPE_BF16 }; /* enum attn_dtype */
 
 #define LOG2_E 1.44269504088896340736f
@@ -47,32 +48,44 @@ INLINE struct place place_of_row(const struct attn_merge_args &a, unsigned row) 
     return place;
 }
 
-/* The weights of a row's parts, which are its own column of `weights`; LSE. */
-INLINE void weigh_parts(const struct attn_merge_args &a, float (*weights)[ROWS], int column,
-                        long long at) {
+/* The weights of a row's parts, `stride` apart; LSE. */
+template <int PARTS>
+INLINE void weigh_parts(const struct attn_merge_args &a, float *weights, int stride, long long at) {
     if (a.lse_parts[0] == 0) { /* a plain sum */
+#pragma unroll 1
         for (int p = 0; p < a.count; p++) {
-            weights[p][column] = 1.0f;
+            weights[p * stride] = 1.0f;
         }
         return;
     }
     float m = MINUS_INFINITY, l = 0.0f;
-#pragma unroll 4
-    for (int p = 0; p < a.count; p++) {
-        const float lse = a.lse_parts[p][at];
-        weights[p][column] = lse;
-        m = fmaxf(m, lse); /* NaN comes back below */
+#pragma unroll 1
+    for (int first = 0; first < a.count; first += PARTS) {
+        float lse[PARTS];
+#pragma unroll
+        for (int p = 0; p < PARTS; p++) {
+            lse[p] = first + p < a.count ? a.lse_parts[first + p][at] : MINUS_INFINITY;
+        }
+#pragma unroll
+        for (int p = 0; p < PARTS; p++) {
+            if (first + p < a.count) {
+                weights[(first + p) * stride] = lse[p];
+                m = fmaxf(m, lse[p]); /* NaN comes back below */
+            }
+        }
     }
+#pragma unroll 2
     for (int p = 0; p < a.count; p++) {
-        const float lse = weights[p][column];
+        const float lse = weights[p * stride];
         const float weight = lse == MINUS_INFINITY ? NOT_SEEN : exp2_fast((lse - m) * LOG2_E);
-        weights[p][column] = weight;
+        weights[p * stride] = weight;
         l += lse == MINUS_INFINITY ? 0.0f : weight;
     }
     const float inverse = 1.0f / l;
+#pragma unroll 2
     for (int p = 0; p < a.count; p++) {
-        const float weight = weights[p][column];
-        weights[p][column] = weight == NOT_SEEN ? NOT_SEEN : weight * inverse;
+        const float weight = weights[p * stride];
+        weights[p * stride] = weight == NOT_SEEN ? NOT_SEEN : weight * inverse;
     }
     if (a.lse != 0) {
         /* one part alone keeps its LSE */
@@ -82,18 +95,65 @@ INLINE void weigh_parts(const struct attn_merge_args &a, float (*weights)[ROWS],
 
 /* ---- columns --------------------------------------------------------------------------------- */
 
-template <int WIDTH> struct columns { element at[WIDTH]; };
+#ifdef ATTN_DTYPE_fp32
+typedef unsigned bits; /* of an element */
+#else
+typedef unsigned short bits;
+#endif
+typedef unsigned fp32_bits;
 
-template <> struct __align__(16) columns<VECTOR> {
-    element at[VECTOR];
+/* Of a part, as they were loaded: unpacked elements would take twice the registers. */
+template <typename T, int WIDTH> struct alignas(16) columns { unsigned at[WIDTH * sizeof(T) / 4]; };
+
+template <typename T> struct columns<T, 1> { T at[1]; };
+
+template <typename T, int WIDTH> INLINE float value(const columns<T, WIDTH> &x, int i) {
+#ifndef ATTN_DTYPE_fp32
+    if (sizeof(T) == 2) {
+        const float2 pair = unpack(x.at[i / 2]);
+        return i % 2 == 0 ? pair.x : pair.y;
+    }
+#endif
+    return __uint_as_float(x.at[i]);
+}
+
+/* FIRST: of the first part. */
+template <typename FIRST, int WIDTH, int PARTS> struct parts {
+    columns<FIRST, WIDTH> first;
+    columns<bits, WIDTH> rest[PARTS - 1];
 };
 
-INLINE float to_float(element x) {
-#ifdef ATTN_DTYPE_fp32
-    return x;
-#else
-    return unpack(x).x;
-#endif
+/* Parts from part `from` on. */
+template <typename FIRST, int WIDTH, int PARTS>
+INLINE void load(const struct attn_merge_args &a, int from, long long at,
+                 struct parts<FIRST, WIDTH, PARTS> &x) {
+    x.first = *(const columns<FIRST, WIDTH> *)((const FIRST *)a.o_parts[from] + at);
+#pragma unroll
+    for (int p = 1; p < PARTS; p++) {
+        if (from + p < a.count) {
+            x.rest[p - 1] = *(const columns<bits, WIDTH> *)((const bits *)a.o_parts[from + p] + at);
+        }
+    }
+}
+
+/* Else the compiler unpacks before the barrier, into twice the registers. */
+template <typename FIRST, int WIDTH, int PARTS>
+INLINE void hold(struct parts<FIRST, WIDTH, PARTS> &x) {
+#pragma unroll
+    for (int i = 0; WIDTH > 1 && i < (int)sizeof(x) / 4; i++) {
+        asm volatile("" : "+r"(((unsigned *)&x)[i]));
+    }
+}
+
+template <typename T, int WIDTH>
+INLINE void add(float weight, const columns<T, WIDTH> &x, float (&sum)[WIDTH], bool &seen) {
+    if (weight != NOT_SEEN) {
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++) {
+            sum[i] = fmaf(weight, value(x, i), sum[i]);
+        }
+        seen = true;
+    }
 }
 
 INLINE unsigned pack_as(int dtype, float low, float high) {
@@ -135,114 +195,89 @@ INLINE void store(const struct attn_merge_args &a, long long at, const float (&x
 #endif
 }
 
-/* WIDTH columns of a row from `at` on. The loads of several parts are in flight at one time. */
-template <int WIDTH>
-INLINE void add_parts(const struct attn_merge_args &a, const float (*weights)[ROWS], int column,
-                      long long at) {
-    enum { AT_ONCE = 4 };
-    float sum[WIDTH];
-    bool seen = false;
-#pragma unroll
-    for (int i = 0; i < WIDTH; i++) {
-        sum[i] = 0.0f;
-    }
-    for (int first = 0; first < a.count; first += AT_ONCE) {
-        float weight[AT_ONCE];
-        columns<WIDTH> x[AT_ONCE];
-#pragma unroll
-        for (int p = 0; p < AT_ONCE; p++) {
-            weight[p] = first + p < a.count ? weights[first + p][column] : NOT_SEEN;
-        }
-#pragma unroll
-        for (int p = 0; p < AT_ONCE; p++) {
-            if (weight[p] != NOT_SEEN) {
-                x[p] = *(const columns<WIDTH> *)((const element *)a.o_parts[first + p] + at);
-            }
-        }
-#pragma unroll
-        for (int p = 0; p < AT_ONCE; p++) {
-            if (weight[p] != NOT_SEEN) {
-#pragma unroll
-                for (int i = 0; i < WIDTH; i++) { /* the first one is not added to 0: -0 stays */
-                    const float value = to_float(x[p].at[i]);
-                    sum[i] = seen ? fmaf(weight[p], value, sum[i]) : weight[p] * value;
-                }
-                seen = true;
-            }
-        }
-    }
-    store(a, at, sum);
-}
-
-INLINE void load(const float *from, float (&x)[1]) {
-    x[0] = from[0];
-}
-
-INLINE void load(const float *from, float (&x)[VECTOR]) {
-#pragma unroll
-    for (int i = 0; i < VECTOR; i += 4) {
-        const float4 four = *(const float4 *)(from + i);
-        x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
-    }
-}
-
-/* Likewise of two parts, the first of fp32: the operations, and so the bits, of two fp32 parts. */
-template <int WIDTH>
-INLINE void add_to_sum(const struct attn_merge_args &a, const float (*weights)[ROWS], int column,
-                       long long at) {
-    const float weight_sum = weights[0][column], weight = weights[1][column];
-    float sum[WIDTH];
-    columns<WIDTH> x;
-    if (weight_sum != NOT_SEEN) {
-        load((const float *)a.o_parts[0] + at, sum);
-    }
-    if (weight != NOT_SEEN) {
-        x = *(const columns<WIDTH> *)((const element *)a.o_parts[1] + at);
-    }
-#pragma unroll
-    for (int i = 0; i < WIDTH; i++) {
-        sum[i] = weight_sum != NOT_SEEN ? weight_sum * sum[i] : 0.0f;
-        if (weight != NOT_SEEN) {
-            const float value = to_float(x.at[i]);
-            sum[i] = weight_sum != NOT_SEEN ? fmaf(weight, value, sum[i]) : weight * value;
-        }
-    }
-    store(a, at, sum);
-}
-
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    ATTN_ENTRY(const __grid_constant__ struct attn_merge_args a) {
-    __shared__ float weights[ATTN_MERGE_MOST][ROWS];
-    const int rows = THREADS / a.threads_of_row, thread = (int)threadIdx.x;
-    const unsigned first = blockIdx.x * (unsigned)rows;
-    if (thread < rows && first + thread < a.rows) {
-        weigh_parts(a, weights, thread, place_of_row(a, first + thread).lse);
+/* PARTS parts of ROWS rows at one time; if these are several rows, all their parts and columns. */
+template <typename FIRST, int WIDTH, int PARTS, int ROWS>
+INLINE void merge_rows(const struct attn_merge_args &a, float *weights) {
+    enum { WHOLE = ROWS > 1 };
+    const int shift = 31 - __clz(a.threads_of_row), thread = (int)threadIdx.x;
+    const int rows = THREADS >> shift, of_cta = thread >> shift;
+    const int step = WIDTH << shift, begin = thread * WIDTH & (step - 1);
+    const unsigned first = blockIdx.x * (unsigned)(rows * ROWS);
+    struct parts<FIRST, WIDTH, PARTS> x[ROWS];
+    long long o[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        const unsigned row = first + of_cta + r * rows;
+        o[r] = place_of_row(a, row).o;
+        if (row < a.rows && begin < a.columns) {
+            load(a, 0, o[r] + begin, x[r]);
+        }
+    }
+    if (thread < rows * ROWS && first + thread < a.rows) {
+        weigh_parts<PARTS>(a, weights + thread, rows * ROWS, place_of_row(a, first + thread).lse);
     }
     __syncthreads();
-    const int of_cta = thread / a.threads_of_row;
-    if (first + of_cta >= a.rows) {
-        return;
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        hold(x[r]);
     }
-    const long long o = place_of_row(a, first + of_cta).o;
-    const int width = a.vector ? VECTOR : 1;
-    const int step = a.threads_of_row * width;
-    if (a.running) { /* a loop of its own: in the one below it would cost registers */
-        for (int c = thread % a.threads_of_row * width; c < a.columns; c += step) {
-            if (a.vector) {
-                add_to_sum<VECTOR>(a, weights, of_cta, o + c);
-            } else {
-                add_to_sum<1>(a, weights, of_cta, o + c);
+    for (int c = begin; c < a.columns; c = WHOLE ? a.columns : c + step) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            const int row = of_cta + r * rows;
+            if (first + row >= a.rows) {
+                break;
             }
+            float sum[WIDTH];
+            bool seen = false;
+#pragma unroll
+            for (int i = 0; i < WIDTH; i++) {
+                sum[i] = -0.0f; /* not 0: -0 alone stays -0 */
+            }
+            for (int from = 0; from < (WHOLE ? 1 : a.count); from += PARTS) {
+                if (!WHOLE && (c > begin || from > 0)) {
+                    load(a, from, o[r] + c, x[r]);
+                }
+                add(weights[from * rows * ROWS + row], x[r].first, sum, seen);
+#pragma unroll
+                for (int p = 1; p < PARTS; p++) {
+                    if (from + p < a.count) {
+                        add(weights[(from + p) * rows * ROWS + row], x[r].rest[p - 1], sum, seen);
+                    }
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < WIDTH; i++) {
+                sum[i] = seen ? sum[i] : 0.0f;
+            }
+            store(a, o[r] + c, sum);
         }
-        return;
     }
-    for (int c = thread % a.threads_of_row * width; c < a.columns; c += a.threads_of_row * width) {
+}
+
+static_assert(sizeof(element) > 2 || VECTOR * THREADS >= ATTN_D, "a running sum's row is one pass");
+
+/* 7 CTAs of an SM have 112 KB of loads in flight. */
+extern "C" __global__ void __launch_bounds__(THREADS, 896 / THREADS)
+    ATTN_ENTRY(const __grid_constant__ struct attn_merge_args a) {
+    /* of several rows of a thread at most LOADS / rows parts */
+    __shared__ float weights[ATTN_MERGE_MOST * THREADS / ATTN_MERGE_THREADS];
+    const unsigned rows = gridDim.x * (THREADS / a.threads_of_row); /* if a thread has one */
+    if (sizeof(element) == 2 && a.running) {
         if (a.vector) {
-            add_parts<VECTOR>(a, weights, of_cta, o + c);
+            merge_rows<fp32_bits, VECTOR, 2, 2>(a, weights);
         } else {
-            add_parts<1>(a, weights, of_cta, o + c);
+            merge_rows<fp32_bits, 1, 2, 1>(a, weights);
         }
+    } else if (!a.vector) {
+        merge_rows<bits, 1, LOADS, 1>(a, weights);
+    } else if (a.rows <= rows) {
+        merge_rows<bits, VECTOR, LOADS, 1>(a, weights);
+    } else if (a.rows <= 2 * rows) {
+        merge_rows<bits, VECTOR, LOADS / 2, 2>(a, weights);
+    } else {
+        merge_rows<bits, VECTOR, LOADS / 4, 4>(a, weights);
     }
 }
