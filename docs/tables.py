@@ -352,19 +352,19 @@ def searches():
 def ranks_of(what):
     """The rows of the run of simulated ranks. Each was checked before it was timed, else the run
     ended there."""
-    data = load("h200-ranks.json")
+    data = load("ranks-h200.json")
     if data.get("complete") is not True or not data.get(what):
-        raise Bad("h200-ranks.json is not a complete run")
+        raise Bad("ranks-h200.json is not a complete run")
     for row in data["rows"]:
         checks = row["checks"]
         if not 0 <= checks["max_error"] <= checks["max_allowed"] or \
                 not 0 <= checks["from_one_call"] <= 0.05:
-            raise Bad(f"h200-ranks.json, {row['method']} of {row['ranks']}: not a verified row")
+            raise Bad(f"ranks-h200.json, {row['method']} of {row['ranks']}: not a verified row")
     return data[what]
 
 
 def ranks_run():
-    data = load("h200-ranks.json")
+    data = load("ranks-h200.json")
     machine, rounds = data["environment"], len(data["rows"][0]["one_s"])
     return wrap(f"{data['shape']}, {data['dtype']}, {machine['gpu']}, {machine['date']}. Medians of "
                 f"{rounds} rounds.")

@@ -93,9 +93,9 @@ fresh && spoil cpu-xeon-amx.json "d['rows'][0]['ratio'] = None"
 refuses "no ratio" 'expected a number'
 fresh && spoil h200/evidence.json "d['verdict'] = 'FAIL'"
 refuses "a pack that is not PASS" "'FAIL'"
-fresh && spoil h200-ranks.json "d['complete'] = False"
+fresh && spoil ranks-h200.json "d['complete'] = False"
 refuses "ranks that did not end" 'not a complete run'
-fresh && spoil h200-ranks.json "d['rows'][0]['checks']['max_error'] = float('nan')"
+fresh && spoil ranks-h200.json "d['rows'][0]['checks']['max_error'] = float('nan')"
 refuses "ranks that are not verified" 'not a verified row'
 fresh && rm "$work/tree/results/host-h200.json"
 refuses "a missing file" 'host-h200.json'
