@@ -350,9 +350,9 @@ void cuda_fill_pointers(struct attn_args *args, const attn_problem *p, const att
     args->v_scale = problem_is_fp8(p) ? t->v_scale : NULL;
 }
 
-/* Programmatic dependent launches are for captured calls. Launched one by one on more than eight
- * streams, kernels began before the kernel they wait for was resident, and filled the GPU
- * (docs/kernels.md). Where the driver does not say, the launch is a plain one. */
+/* Programmatic dependent launches are for captured calls. In calls on many new streams, CTAs that
+ * waited for a kernel filled the GPU before that kernel was resident (docs/kernels.md). Where the
+ * driver does not say, the launch is a plain one. */
 static bool is_captured(const struct cuda *cuda, void *stream) {
     int status = CU_CAPTURE_NONE;
     return cuda->driver.cuStreamIsCapturing(stream, &status) == CU_SUCCESS &&
