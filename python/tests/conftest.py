@@ -10,6 +10,16 @@ import pytest
 skipped = []
 
 
+@pytest.fixture
+def undisturbed():
+    """What the runner of the peers sets for its process is given back."""
+    import torch
+    threads, grad = torch.get_num_threads(), torch.is_grad_enabled()
+    yield
+    torch.set_num_threads(threads)
+    torch.set_grad_enabled(grad)
+
+
 def pytest_addoption(parser):
     parser.addoption("--expect-skips", metavar="REGEX", default="",
                      help="fail if something is skipped for a reason without it")

@@ -13,13 +13,7 @@ from attn.peers import model_rows, models, program  # noqa: E402
 
 FAST = ["--models", "--tiny", "--device", "cpu", "--seconds", "0.01"]
 
-
-@pytest.fixture(autouse=True)
-def undisturbed():
-    threads, grad = torch.get_num_threads(), torch.is_grad_enabled()
-    yield
-    torch.set_num_threads(threads)
-    torch.set_grad_enabled(grad)
+pytestmark = pytest.mark.usefixtures("undisturbed")
 
 
 def run(arguments, tmp_path):

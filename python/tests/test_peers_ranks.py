@@ -13,13 +13,7 @@ import attn  # noqa: E402
 from attn.distributed import _parts  # noqa: E402
 from attn.peers import program, ranks  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def undisturbed():
-    threads, grad = torch.get_num_threads(), torch.is_grad_enabled()
-    yield
-    torch.set_num_threads(threads)
-    torch.set_grad_enabled(grad)
+pytestmark = pytest.mark.usefixtures("undisturbed")
 
 
 def run(tmp_path, *arguments):

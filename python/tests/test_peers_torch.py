@@ -14,14 +14,7 @@ from attn.peers import backward, cpu, grids, host, program, serving  # noqa: E40
 FAST = ["--device", "cpu", "--quick", "--seconds", "0.05", "--grid", "small", "--only", "H12 S128",
         "--dtype"]
 
-
-@pytest.fixture(autouse=True)
-def undisturbed():
-    """What the runner sets for its process is given back."""
-    threads, grad = torch.get_num_threads(), torch.is_grad_enabled()
-    yield
-    torch.set_num_threads(threads)
-    torch.set_grad_enabled(grad)
+pytestmark = pytest.mark.usefixtures("undisturbed")
 
 
 def run(arguments, tmp_path):
